@@ -134,9 +134,8 @@ absl::StatusOr<OwnerId> BlockPool::Split(
   }
   for (const int32_t slot : moved_slots) {
     if (!Contains(source.slots, slot)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("slot ", slot, " is not held by owner ",
-                       static_cast<int64_t>(from)));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "slot ", slot, " is not held by owner ", static_cast<int64_t>(from)));
     }
   }
   if (HasDuplicates(blocks) || HasDuplicates(moved_slots)) {
@@ -207,9 +206,9 @@ absl::Status BlockPool::Audit() const {
           Owners(references_[i]), " references or another use"));
     }
     if (listed[i] != (owners == 0 ? 1 : 0)) {
-      return absl::InternalError(
-          absl::StrCat("block ", i, " has ", owners, " owners and is ",
-                       listed[i], " times in the free list"));
+      return absl::InternalError(absl::StrCat("block ", i, " has ", owners,
+                                              " owners and is ", listed[i],
+                                              " times in the free list"));
     }
     if (owners > 0) ++by_use[Busiest(held[i])];
   }
@@ -221,9 +220,9 @@ absl::Status BlockPool::Audit() const {
   }
   for (size_t i = 0; i < slot_holders.size(); ++i) {
     if (slot_holders[i] != 1) {
-      return absl::InternalError(
-          absl::StrCat("slot ", i, " is held or free ", slot_holders[i],
-                       " times, expected once"));
+      return absl::InternalError(absl::StrCat("slot ", i, " is held or free ",
+                                              slot_holders[i],
+                                              " times, expected once"));
     }
   }
   return absl::OkStatus();

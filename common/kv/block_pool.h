@@ -50,8 +50,7 @@ class BlockPool final {
     std::vector<BlockId> blocks;
     std::vector<int32_t> slots;
   };
-  absl::StatusOr<Holding> Acquire(int32_t blocks, int32_t slots,
-                                  BlockUse use);
+  absl::StatusOr<Holding> Acquire(int32_t blocks, int32_t slots, BlockUse use);
 
   // A further owner, of the same use, of blocks that `from` already holds
   // (shared full blocks of forked samples) and of a subset of its slots and

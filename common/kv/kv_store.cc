@@ -41,7 +41,9 @@ class Mapping final {
   std::byte* data_;
 };
 
-// Rows that a slot's ring of this component holds.
+// Rows that a slot's ring of this component holds. For the overlapping tails
+// this is the state of kernels/include/compressor.h, [8 tokens][kvraw, g]
+// [half A, half B][d]: a row (one half of a token) lies in it as two pieces.
 int64_t RingRows(const StateFormat& format, Component component) {
   switch (component) {
     case Component::kWindow:
@@ -78,6 +80,28 @@ struct KvStore::RegionMemory {
   int64_t chunk_bytes;  // of one page, or of one slot's ring
   int32_t num_chunks;   // blocks, or slots
   Mapping memory;
+};
+
+// Where one row lies: one piece, or two of equal size.
+struct KvStore::RowPieces {
+  std::byte* CopyTo(std::byte* data) const {
+    std::memcpy(data, first, piece_bytes);
+    data += piece_bytes;
+    if (second == nullptr) return data;
+    std::memcpy(data, second, piece_bytes);
+    return data + piece_bytes;
+  }
+  const std::byte* CopyFrom(const std::byte* data) const {
+    std::memcpy(first, data, piece_bytes);
+    data += piece_bytes;
+    if (second == nullptr) return data;
+    std::memcpy(second, data, piece_bytes);
+    return data + piece_bytes;
+  }
+
+  std::byte* first;
+  std::byte* second;  // null when the row is one piece
+  size_t piece_bytes;
 };
 
 absl::StatusOr<std::unique_ptr<KvStore>> KvStore::Create(
@@ -161,18 +185,30 @@ std::byte* KvStore::SlotData(Region region, int32_t slot) {
   return Memory(region).Chunk(slot);
 }
 
-std::byte* KvStore::Row(const RegionMemory& memory, Region region,
-                        const SequenceView& sequence, int64_t row) const {
+KvStore::RowPieces KvStore::Row(const RegionMemory& memory, Region region,
+                                const SequenceView& sequence,
+                                int64_t row) const {
   const int64_t chunk_row = row % memory.rows_per_chunk;
+  const auto row_bytes = static_cast<size_t>(memory.row_bytes);
+  if (region.component == Component::kC4Tail ||
+      region.component == Component::kC4IndexTail) {
+    std::byte* const token =
+        memory.Chunk(sequence.slot) + chunk_row / 2 * 2 * memory.row_bytes;
+    std::byte* const half = token + chunk_row % 2 * (memory.row_bytes / 2);
+    return {half, half + row_bytes, row_bytes / 2};
+  }
   if (!IsGrowing(region.component)) {
-    return memory.Chunk(sequence.slot) + chunk_row * memory.row_bytes;
+    std::byte* const data =
+        memory.Chunk(sequence.slot) + chunk_row * memory.row_bytes;
+    return {data, nullptr, row_bytes};
   }
   const auto page = static_cast<size_t>(row / memory.rows_per_chunk);
   CHECK(page < sequence.blocks.size())
       << ToString(region) << " row " << row << " is beyond the block table of "
       << sequence.blocks.size() << " blocks";
-  return memory.Chunk(Index(sequence.blocks[page])) +
-         chunk_row * memory.row_bytes;
+  std::byte* const data =
+      memory.Chunk(Index(sequence.blocks[page])) + chunk_row * memory.row_bytes;
+  return {data, nullptr, row_bytes};
 }
 
 template <typename F>
@@ -190,29 +226,29 @@ void KvStore::ForEachRow(Region region, const SequenceView& sequence,
 void KvStore::GatherRows(Region region, const SequenceView& sequence,
                          const std::vector<RowRange>& rows,
                          std::byte* data) const {
-  const auto row_bytes = static_cast<size_t>(Memory(region).row_bytes);
-  ForEachRow(region, sequence, rows, [&](int64_t, const std::byte* source) {
-    std::memcpy(data, source, row_bytes);
-    data += row_bytes;
-  });
+  ForEachRow(region, sequence, rows,
+             [&](int64_t, const RowPieces& row) { data = row.CopyTo(data); });
 }
 
 void KvStore::ScatterRows(Region region, const SequenceView& sequence,
                           const std::vector<RowRange>& rows,
                           const std::byte* data) {
-  const auto row_bytes = static_cast<size_t>(Memory(region).row_bytes);
-  ForEachRow(region, sequence, rows, [&](int64_t, std::byte* target) {
-    std::memcpy(target, data, row_bytes);
-    data += row_bytes;
-  });
+  ForEachRow(region, sequence, rows,
+             [&](int64_t, const RowPieces& row) { data = row.CopyFrom(data); });
 }
 
 uint64_t KvStore::ChecksumRows(Region region, const SequenceView& sequence,
                                const std::vector<RowRange>& rows) const {
   const int64_t row_bytes = Memory(region).row_bytes;
+  std::vector<std::byte> whole(static_cast<size_t>(row_bytes));
   uint64_t sum = 0;
-  ForEachRow(region, sequence, rows, [&](int64_t row, const std::byte* data) {
-    sum += kernels::RowChecksum(data, row_bytes, row);
+  ForEachRow(region, sequence, rows, [&](int64_t index, const RowPieces& row) {
+    const std::byte* data = row.first;
+    if (row.second != nullptr) {
+      row.CopyTo(whole.data());
+      data = whole.data();
+    }
+    sum += kernels::BufferChecksum(data, index, /*num_rows=*/1, row_bytes);
   });
   return sum;
 }

@@ -38,7 +38,7 @@ class KvStore final {
 
   // First byte of a row of a growing region; page stride for kernels.
   std::byte* PageRow(Region region, BlockId block, int64_t row_in_page);
-  int64_t PageStride(Region region) const;      // bytes between blocks
+  int64_t PageStride(Region region) const;         // bytes between blocks
   int32_t RowsPerPage(Component component) const;  // 64 or 2
   // First byte of a slot's ring or tail (layout: kernels/include/compressor.h
   // for tails; window rows at position % capacity).
@@ -69,11 +69,12 @@ class KvStore final {
   KvStore() = default;
 
   struct RegionMemory;
+  struct RowPieces;
 
   const RegionMemory& Memory(Region region) const;
-  std::byte* Row(const RegionMemory& memory, Region region,
-                 const SequenceView& sequence, int64_t row) const;
-  template <typename F>  // visit(row number, first byte)
+  RowPieces Row(const RegionMemory& memory, Region region,
+                const SequenceView& sequence, int64_t row) const;
+  template <typename F>  // visit(row number, pieces)
   void ForEachRow(Region region, const SequenceView& sequence,
                   const std::vector<RowRange>& rows, F visit) const;
   void FillSlot(int32_t slot, int value);

@@ -53,21 +53,20 @@ absl::string_view ComponentName(Component component) {
 }
 
 std::vector<Component> AllComponents() {
-  return {Component::kWindow,      Component::kC4,     Component::kC4Index,
-          Component::kC128,        Component::kC4Tail, Component::kC4IndexTail,
+  return {Component::kWindow,  Component::kC4,     Component::kC4Index,
+          Component::kC128,    Component::kC4Tail, Component::kC4IndexTail,
           Component::kC128Tail};
 }
 
 std::string StateFormat::ToString() const {
-  return absl::StrCat(
-      "kv_row=", EncodingName(kv_row),
-      " index_row=", EncodingName(index_row.encoding),
-      index_row.rotated ? ",rotated" : ",unrotated",
-      " head_dim=", geometry.head_dim,
-      " index_head_dim=", geometry.index_head_dim,
-      " window_tokens=", geometry.window_tokens,
-      " window_capacity=", geometry.window_capacity,
-      " ratios=", absl::StrJoin(geometry.ratios, ","));
+  return absl::StrCat("kv_row=", EncodingName(kv_row),
+                      " index_row=", EncodingName(index_row.encoding),
+                      index_row.rotated ? ",rotated" : ",unrotated",
+                      " head_dim=", geometry.head_dim,
+                      " index_head_dim=", geometry.index_head_dim,
+                      " window_tokens=", geometry.window_tokens,
+                      " window_capacity=", geometry.window_capacity,
+                      " ratios=", absl::StrJoin(geometry.ratios, ","));
 }
 
 Sha256Digest StateFormat::Hash() const {
