@@ -1,10 +1,12 @@
 #include "common/base/hash.h"
 
+#include <openssl/evp.h>
 #include <openssl/sha.h>
 
 #include <bit>
 
 #include "absl/strings/escaping.h"
+#include "common/base/check.h"
 
 namespace baton {
 
@@ -15,6 +17,27 @@ Sha256Digest Sha256(absl::string_view bytes) {
   Sha256Digest out;
   SHA256(reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(),
          out.data());
+  return out;
+}
+
+struct Sha256Hasher::Context {
+  EVP_MD_CTX* md = EVP_MD_CTX_new();
+  ~Context() { EVP_MD_CTX_free(md); }
+};
+
+Sha256Hasher::Sha256Hasher() : context_(std::make_unique<Context>()) {
+  CHECK(EVP_DigestInit_ex(context_->md, EVP_sha256(), nullptr) == 1);
+}
+
+Sha256Hasher::~Sha256Hasher() = default;
+
+void Sha256Hasher::Update(absl::string_view bytes) {
+  CHECK(EVP_DigestUpdate(context_->md, bytes.data(), bytes.size()) == 1);
+}
+
+Sha256Digest Sha256Hasher::Finish() {
+  Sha256Digest out;
+  CHECK(EVP_DigestFinal_ex(context_->md, out.data(), nullptr) == 1);
   return out;
 }
 

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,24 @@ namespace baton {
 using Sha256Digest = std::array<uint8_t, 32>;
 
 Sha256Digest Sha256(absl::string_view bytes);
+
+// SHA-256 of bytes that arrive in pieces. Used by one thread; Finish is called
+// once and is the last call.
+class Sha256Hasher final {
+ public:
+  Sha256Hasher();
+  ~Sha256Hasher();
+  Sha256Hasher(const Sha256Hasher&) = delete;
+  Sha256Hasher& operator=(const Sha256Hasher&) = delete;
+
+  void Update(absl::string_view bytes);
+  Sha256Digest Finish();
+
+ private:
+  struct Context;
+  std::unique_ptr<Context> context_;
+};
+
 std::string HexOf(const Sha256Digest& digest);
 inline std::string BytesOf(const Sha256Digest& digest) {
   return std::string(digest.begin(), digest.end());
