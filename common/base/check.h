@@ -1,5 +1,6 @@
-// CHECK macros: a broken invariant ends the process with a message. They are for
-// states that a correct program cannot reach, never for bad input (style.md B5).
+// CHECK macros: a broken invariant ends the process with a message. They are
+// for states that a correct program cannot reach, never for bad input (style.md
+// B5).
 //
 //   CHECK(blocks > 0) << "pool of worker " << id;
 //   CHECK_EQ(rows, expected);
@@ -28,11 +29,11 @@ struct Voidify {
 
 }  // namespace baton::base_internal
 
-#define CHECK(condition)                                          \
-  (condition) ? (void)0                                           \
-              : ::baton::base_internal::Voidify() &               \
-                    ::baton::base_internal::CheckFailure(         \
-                        __FILE__, __LINE__, #condition)           \
+#define CHECK(condition)                                                     \
+  (condition) ? (void)0                                                      \
+              : ::baton::base_internal::Voidify() &                          \
+                    ::baton::base_internal::CheckFailure(__FILE__, __LINE__, \
+                                                         #condition)         \
                         .stream()
 
 #define BATON_CHECK_OP(op, a, b) \
@@ -43,10 +44,10 @@ struct Voidify {
 #define CHECK_LE(a, b) BATON_CHECK_OP(<=, a, b)
 #define CHECK_GT(a, b) BATON_CHECK_OP(>, a, b)
 #define CHECK_GE(a, b) BATON_CHECK_OP(>=, a, b)
-#define CHECK_OK(expr)                                            \
-  do {                                                            \
-    const auto& baton_check_status = (expr);                      \
-    CHECK(baton_check_status.ok())                                \
+#define CHECK_OK(expr)                                             \
+  do {                                                             \
+    const auto& baton_check_status = (expr);                       \
+    CHECK(baton_check_status.ok())                                 \
         << ::baton::base_internal::StatusText(baton_check_status); \
   } while (false)
 

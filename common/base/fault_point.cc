@@ -86,9 +86,9 @@ absl::Status FaultRegistry::ArmFromSpec(absl::string_view spec) {
     }
     const bool kills = action == "kill";
     if (name.empty() || (!sleeps && !kills && action != "fire")) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "fault '", item,
-          "': expected name[@detail][*count]=fire|sleep:MS|kill"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("fault '", item,
+                       "': expected name[@detail][*count]=fire|sleep:MS|kill"));
     }
     Arm(name, [=](absl::string_view detail) {
       if (!any && detail != wanted) return false;

@@ -21,8 +21,8 @@ std::string Id128ToBytes(uint64_t hi, uint64_t lo) {
 absl::StatusOr<std::pair<uint64_t, uint64_t>> Id128FromBytes(
     absl::string_view bytes) {
   if (bytes.size() != 16) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "id of ", bytes.size(), " bytes, expected exactly 16"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("id of ", bytes.size(), " bytes, expected exactly 16"));
   }
   uint64_t hi = 0;
   uint64_t lo = 0;

@@ -73,8 +73,8 @@ void Log(LogLevel level, absl::string_view event,
   for (const LogField& f : fields) {
     absl::StrAppend(&tail, " ", f.key, "=", Quoted(f.value));
   }
-  const std::string time = absl::FormatTime("%Y-%m-%dT%H:%M:%E6SZ",
-                                            absl::Now(), absl::UTCTimeZone());
+  const std::string time = absl::FormatTime("%Y-%m-%dT%H:%M:%E6SZ", absl::Now(),
+                                            absl::UTCTimeZone());
   Sink& sink = GetSink();
   MutexLock lock(&sink.mu);
   std::fprintf(stderr, "%s %s %s%s\n", time.c_str(), LevelName(level),

@@ -1,5 +1,6 @@
 // Structured log lines on standard error:
-//   2026-11-29T16:30:01.123456Z INFO decode-0 handoff_committed request=... rows=12
+//   2026-11-29T16:30:01.123456Z INFO decode-0 handoff_committed request=...
+//   rows=12
 // Nothing per token; one line per request at completion. Thread-safe.
 #pragma once
 

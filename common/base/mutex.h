@@ -55,11 +55,10 @@ class CondVar final {
     lock.release();
   }
   // False when `timeout` passed without a signal.
-  bool WaitFor(Mutex* mu, absl::Duration timeout) BATON_REQUIRES(mu)
-      BATON_NO_TSA {
+  bool WaitFor(Mutex* mu, absl::Duration timeout)
+      BATON_REQUIRES(mu) BATON_NO_TSA {
     std::unique_lock<std::mutex> lock(mu->mu_, std::adopt_lock);
-    const auto result =
-        cv_.wait_for(lock, absl::ToChronoMicroseconds(timeout));
+    const auto result = cv_.wait_for(lock, absl::ToChronoMicroseconds(timeout));
     lock.release();
     return result == std::cv_status::no_timeout;
   }

@@ -25,9 +25,9 @@ inline absl::Status Annotate(const absl::Status& status,
 
 }  // namespace baton
 
-#define RETURN_IF_ERROR(expr)                  \
-  do {                                         \
-    absl::Status baton_status = (expr);        \
+#define RETURN_IF_ERROR(expr)                    \
+  do {                                           \
+    absl::Status baton_status = (expr);          \
     if (!baton_status.ok()) return baton_status; \
   } while (false)
 

@@ -75,10 +75,9 @@ absl::string_view ErrorReasonName(ErrorReason reason) {
 absl::Status MakeError(absl::StatusCode code, absl::string_view message,
                        const ErrorInfo& info) {
   absl::Status status(code, message);
-  status.SetPayload(kPayloadUrl,
-                    absl::Cord(absl::StrCat(static_cast<int32_t>(info.reason),
-                                            " ", info.retry_delay_ms, " ",
-                                            info.field)));
+  status.SetPayload(kPayloadUrl, absl::Cord(absl::StrCat(
+                                     static_cast<int32_t>(info.reason), " ",
+                                     info.retry_delay_ms, " ", info.field)));
   return status;
 }
 
@@ -106,8 +105,8 @@ ErrorInfo InfoOf(const absl::Status& status) {
 
 absl::Status ValidateSampling(const SamplingParams& p, int32_t vocab_size) {
   if (!Within(p.temperature, 0.0F, 100.0F)) {
-    return InvalidField("temperature", absl::StrCat(p.temperature,
-                                                    ", expected 0 to 100"));
+    return InvalidField("temperature",
+                        absl::StrCat(p.temperature, ", expected 0 to 100"));
   }
   if (!(p.top_p > 0.0F && p.top_p <= 1.0F)) {
     return InvalidField("top_p", absl::StrCat(p.top_p,
@@ -130,39 +129,38 @@ absl::Status ValidateSampling(const SamplingParams& p, int32_t vocab_size) {
   }
   if (!Within(p.presence_penalty, -2.0F, 2.0F)) {
     return InvalidField("presence_penalty",
-                        absl::StrCat(p.presence_penalty,
-                                     ", expected -2 to 2"));
+                        absl::StrCat(p.presence_penalty, ", expected -2 to 2"));
   }
   if (!Within(p.frequency_penalty, -2.0F, 2.0F)) {
-    return InvalidField("frequency_penalty",
-                        absl::StrCat(p.frequency_penalty,
-                                     ", expected -2 to 2"));
+    return InvalidField(
+        "frequency_penalty",
+        absl::StrCat(p.frequency_penalty, ", expected -2 to 2"));
   }
   if (p.max_tokens < 1) {
     return InvalidField("max_tokens",
                         absl::StrCat(p.max_tokens, ", expected >= 1"));
   }
   if (p.min_tokens < 0 || p.min_tokens > p.max_tokens) {
-    return InvalidField("min_tokens",
-                        absl::StrCat(p.min_tokens, ", expected 0 to max_tokens "
+    return InvalidField("min_tokens", absl::StrCat(p.min_tokens,
+                                                   ", expected 0 to max_tokens "
                                                    "(",
-                                     p.max_tokens, ")"));
+                                                   p.max_tokens, ")"));
   }
   if (p.n < 1 || p.n > kMaxSamples) {
-    return InvalidField("n", absl::StrCat(p.n, ", expected 1 to ",
-                                          kMaxSamples));
+    return InvalidField("n",
+                        absl::StrCat(p.n, ", expected 1 to ", kMaxSamples));
   }
   if (p.stop.size() > static_cast<size_t>(kMaxStopStrings)) {
-    return InvalidField("stop", absl::StrCat(p.stop.size(),
-                                             " strings, at most ",
-                                             kMaxStopStrings));
+    return InvalidField(
+        "stop",
+        absl::StrCat(p.stop.size(), " strings, at most ", kMaxStopStrings));
   }
   for (const std::string& stop : p.stop) {
     if (stop.empty() ||
         stop.size() > static_cast<size_t>(kMaxStopStringBytes)) {
-      return InvalidField("stop", absl::StrCat("a string of ", stop.size(),
-                                               " bytes, expected 1 to ",
-                                               kMaxStopStringBytes));
+      return InvalidField(
+          "stop", absl::StrCat("a string of ", stop.size(),
+                               " bytes, expected 1 to ", kMaxStopStringBytes));
     }
   }
   if (p.stop_token_ids.size() > static_cast<size_t>(kMaxStopTokenIds)) {
@@ -172,9 +170,9 @@ absl::Status ValidateSampling(const SamplingParams& p, int32_t vocab_size) {
   }
   for (const int32_t id : p.stop_token_ids) {
     if (id < 0 || id >= vocab_size) {
-      return InvalidField("stop_token_ids",
-                          absl::StrCat("id ", id, ", expected 0 to ",
-                                       vocab_size - 1));
+      return InvalidField(
+          "stop_token_ids",
+          absl::StrCat("id ", id, ", expected 0 to ", vocab_size - 1));
     }
   }
   return absl::OkStatus();

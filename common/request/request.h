@@ -15,10 +15,10 @@ namespace baton::request {
 // Effective values: every field is set once the router has filled the defaults
 // in. Ranges: ValidateSampling.
 struct SamplingParams {
-  float temperature = 1.0F;  // >= 0; 0 is greedy
-  float top_p = 1.0F;        // (0, 1]
-  int32_t top_k = 0;         // >= 0; 0 keeps all
-  float min_p = 0.0F;        // [0, 1)
+  float temperature = 1.0F;         // >= 0; 0 is greedy
+  float top_p = 1.0F;               // (0, 1]
+  int32_t top_k = 0;                // >= 0; 0 keeps all
+  float min_p = 0.0F;               // [0, 1)
   float repetition_penalty = 1.0F;  // > 0
   float presence_penalty = 0.0F;    // [-2, 2]
   float frequency_penalty = 0.0F;   // [-2, 2]
@@ -80,8 +80,7 @@ ErrorInfo InfoOf(const absl::Status& status);
 
 // Checks every range against the vocabulary; the error names the field, the
 // value and what is accepted. NaN never passes.
-absl::Status ValidateSampling(const SamplingParams& params,
-                              int32_t vocab_size);
+absl::Status ValidateSampling(const SamplingParams& params, int32_t vocab_size);
 
 // Positions that one sample occupies: prompt + max_tokens - 1 (the last token
 // is never fed back).

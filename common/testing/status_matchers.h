@@ -27,7 +27,8 @@ MATCHER(IsOk, negation ? "is not OK" : "is OK") {
   return GetStatus(arg).ok();
 }
 
-MATCHER_P(StatusIs, code, "has the status code " + absl::StatusCodeToString(code)) {
+MATCHER_P(StatusIs, code,
+          "has the status code " + absl::StatusCodeToString(code)) {
   *result_listener << GetStatus(arg).ToString();
   return GetStatus(arg).code() == code;
 }
@@ -37,18 +38,18 @@ MATCHER_P2(StatusIs, code, message_matcher,
                " and a matching message") {
   *result_listener << GetStatus(arg).ToString();
   return GetStatus(arg).code() == code &&
-         ::testing::ExplainMatchResult(
-             message_matcher, std::string(GetStatus(arg).message()),
-             result_listener);
+         ::testing::ExplainMatchResult(message_matcher,
+                                       std::string(GetStatus(arg).message()),
+                                       result_listener);
 }
 
 }  // namespace baton::testing
 
 #define EXPECT_OK(expr) EXPECT_THAT(expr, ::baton::testing::IsOk())
 #define ASSERT_OK(expr) ASSERT_THAT(expr, ::baton::testing::IsOk())
-#define BATON_ASSERT_OK_AND_ASSIGN(tmp, lhs, expr)        \
-  auto tmp = (expr);                                      \
-  ASSERT_TRUE(tmp.ok()) << tmp.status().ToString();       \
+#define BATON_ASSERT_OK_AND_ASSIGN(tmp, lhs, expr)  \
+  auto tmp = (expr);                                \
+  ASSERT_TRUE(tmp.ok()) << tmp.status().ToString(); \
   lhs = std::move(tmp).value()
 #define ASSERT_OK_AND_ASSIGN(lhs, expr) \
   BATON_ASSERT_OK_AND_ASSIGN(BATON_CONCAT(baton_assert_, __LINE__), lhs, expr)
