@@ -30,6 +30,8 @@ endif()
 add_library(baton_compile_options INTERFACE)
 target_compile_options(baton_compile_options INTERFACE
   -Wall -Wextra -Wshadow -Wconversion -Werror -Wunused-result
+  # Designated initialisers leave out members that have a default.
+  -Wno-missing-field-initializers
   # Products of float expressions are not contracted behind our back: bits must
   # not depend on what the optimiser fused.
   -ffp-contract=off)
