@@ -22,7 +22,8 @@ struct ComputePolicy {
   std::string ToString() const;
 };
 
-// "exact" is the preset there is; another name is InvalidArgument with the list.
+// "exact" is the preset there is; another name is InvalidArgument with the
+// list.
 absl::StatusOr<ComputePolicy> ComputePolicyFromName(absl::string_view name);
 
 }  // namespace baton::model

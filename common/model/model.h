@@ -34,16 +34,16 @@ struct Span {
 struct StepInputs {
   int32_t num_tokens = 0;
   int32_t num_spans = 0;
-  std::vector<int32_t> token_ids;       // [max_tokens]
-  std::vector<int64_t> positions;       // [max_tokens]
-  std::vector<int32_t> span_of_token;   // [max_tokens]
-  std::vector<int64_t> span_first;      // [max_spans] first position
-  std::vector<int32_t> span_begin;      // [max_spans + 1] first flat token
-  std::vector<int32_t> slots;           // [max_spans]
-  std::vector<int32_t> block_tables;    // [max_spans, max_blocks], padded -1
-  int32_t max_blocks = 0;               // row stride of block_tables
+  std::vector<int32_t> token_ids;      // [max_tokens]
+  std::vector<int64_t> positions;      // [max_tokens]
+  std::vector<int32_t> span_of_token;  // [max_tokens]
+  std::vector<int64_t> span_first;     // [max_spans] first position
+  std::vector<int32_t> span_begin;     // [max_spans + 1] first flat token
+  std::vector<int32_t> slots;          // [max_spans]
+  std::vector<int32_t> block_tables;   // [max_spans, max_blocks], padded -1
+  int32_t max_blocks = 0;              // row stride of block_tables
   int32_t num_logits = 0;
-  std::vector<int32_t> logits_rows;     // [max_tokens] flat token per logits row
+  std::vector<int32_t> logits_rows;  // [max_tokens] flat token per logits row
 };
 
 // Hidden-state taps for the oracle and for drafters; empty when not asked for.
@@ -60,7 +60,7 @@ struct ModelOptions {
   kv::StateFormat format;
   int32_t max_step_tokens = 512;  // capacity of one step
   int32_t max_step_spans = 64;
-  int64_t max_positions = 0;      // 0: the checkpoint's
+  int64_t max_positions = 0;  // 0: the checkpoint's
 };
 
 // Owned and driven by one thread (the step loop). Weights are shared and
