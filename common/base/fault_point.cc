@@ -5,12 +5,17 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <fstream>
+#include <iterator>
 #include <memory>
+#include <thread>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "common/base/log.h"
 #include "common/base/status_macros.h"
 
 namespace baton {
@@ -104,15 +109,48 @@ absl::Status FaultRegistry::ArmFromSpec(absl::string_view spec) {
   return absl::OkStatus();
 }
 
+namespace {
+
+#ifdef BATON_FAULT_POINTS
+// Re-arms whenever the file's text changes. Runs until the process ends: a test
+// arms and disarms faults of a running process at the moment it chooses.
+void WatchFaultFile(const std::string& path) {
+  std::string armed;
+  while (true) {
+    std::ifstream in(path);
+    std::string text((std::istreambuf_iterator<char>(in)),
+                     std::istreambuf_iterator<char>());
+    if (text != armed) {
+      armed = text;
+      FaultRegistry::Global().DisarmAll();
+      const absl::Status status =
+          FaultRegistry::Global().ArmFromSpec(absl::StripAsciiWhitespace(text));
+      LogInfo("faults_armed", {{"spec", text}, {"status", status.ToString()}});
+    }
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+}
+#endif
+
+}  // namespace
+
 absl::Status ArmFaultsFromEnvironment() {
   const char* const spec = std::getenv("BATON_FAULTS");
-  if (spec == nullptr || *spec == '\0') return absl::OkStatus();
+  const char* const file = std::getenv("BATON_FAULTS_FILE");
 #ifdef BATON_FAULT_POINTS
+  if (file != nullptr && *file != '\0') {
+    std::thread(WatchFaultFile, std::string(file)).detach();
+  }
+  if (spec == nullptr) return absl::OkStatus();
   return FaultRegistry::Global().ArmFromSpec(spec);
 #else
-  return absl::FailedPreconditionError(
-      "BATON_FAULTS is set but this binary was built without "
-      "BATON_FAULT_POINTS");
+  for (const char* const value : {spec, file}) {
+    if (value == nullptr || *value == '\0') continue;
+    return absl::FailedPreconditionError(
+        "BATON_FAULTS or BATON_FAULTS_FILE is set but this binary was built "
+        "without BATON_FAULT_POINTS");
+  }
+  return absl::OkStatus();
 #endif
 }
 

@@ -49,8 +49,10 @@ class FaultRegistry final {
   std::map<std::string, Entry> entries_ BATON_GUARDED_BY(mu_);
 };
 
-// Arms what the environment asks for. In a build without fault points a
-// non-empty BATON_FAULTS is an error: a flag that does nothing would lie.
+// Arms what BATON_FAULTS asks for, and follows the file that BATON_FAULTS_FILE
+// names: its text has the same syntax and replaces all armed faults whenever it
+// changes. In a build without fault points either variable is an error: a
+// switch that does nothing would lie.
 absl::Status ArmFaultsFromEnvironment();
 
 }  // namespace baton

@@ -9,6 +9,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -90,7 +91,8 @@ absl::StatusOr<std::unique_ptr<Cluster>> Cluster::Start(
                                  : absl::StrCat("baton-", role, "-worker")),
             .args = std::move(args),
             .log_file = member->log_file};
-        if (!faults.empty()) member->options.env["BATON_FAULTS"] = faults;
+        member->fault_file = absl::StrCat(folder, "/", member->name, ".faults");
+        member->options.env["BATON_FAULTS_FILE"] = member->fault_file;
         cluster->members_.push_back(std::move(member));
         return cluster->StartMember(cluster->members_.back().get());
       };
@@ -100,7 +102,7 @@ absl::StatusOr<std::unique_ptr<Cluster>> Cluster::Start(
         add("router", i,
             {"--model", model, "--listen", "127.0.0.1:0", "--cluster",
              "127.0.0.1:0", "--metrics", "127.0.0.1:0"},
-            options.router_args, options.router_faults));
+            options.router_args));
     joins.push_back(cluster->members_.back()->cluster);
     cluster->clients_.push_back(
         std::make_unique<cli::Client>(cluster->members_.back()->grpc));
@@ -114,8 +116,7 @@ absl::StatusOr<std::unique_ptr<Cluster>> Cluster::Start(
               {"--name", absl::StrCat(role, "-", i), "--model", model,
                "--routers", routers, "--listen", "127.0.0.1:0", "--metrics",
                "127.0.0.1:0", "--threads", "1"},
-              prefill ? options.prefill_args : options.decode_args,
-              prefill ? options.prefill_faults : options.decode_faults));
+              prefill ? options.prefill_args : options.decode_args));
     }
   }
   for (int32_t i = 0; i < options.routers; ++i) {
@@ -170,6 +171,31 @@ Member& Cluster::member(const std::string& name) {
 
 const std::string& Cluster::address(int32_t router) const {
   return members_[static_cast<size_t>(router)]->grpc;
+}
+
+absl::Status Cluster::Arm(const std::string& name, const std::string& spec) {
+  const Member& m = member(name);
+  // Unique, so that the log line of this very change can be waited for.
+  static int serial = 0;
+  const std::string mark = absl::StrCat("test.serial", ++serial);
+  const std::string text =
+      absl::StrCat(mark, "=fire", spec.empty() ? "" : ";", spec);
+  std::ofstream(m.fault_file) << text;
+  const absl::Time deadline = Clock::Real()->Now() + absl::Seconds(5);
+  while (Clock::Real()->Now() < deadline) {
+    std::ifstream in(m.log_file);
+    for (std::string line; std::getline(in, line);) {
+      if (absl::StrContains(line, " faults_armed ") &&
+          absl::StrContains(line, text)) {
+        return absl::StrContains(line, "status=OK")
+                   ? absl::OkStatus()
+                   : absl::InvalidArgumentError(line);
+      }
+    }
+    absl::SleepFor(absl::Milliseconds(2));
+  }
+  return absl::DeadlineExceededError(
+      absl::StrCat(name, " did not arm '", spec, "'"));
 }
 
 absl::Status Cluster::Restart(const std::string& name) {

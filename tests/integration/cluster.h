@@ -24,10 +24,6 @@ struct ClusterOptions {
   std::vector<std::string> router_args;
   std::vector<std::string> prefill_args;
   std::vector<std::string> decode_args;
-  // BATON_FAULTS of every process of the role.
-  std::string router_faults;
-  std::string prefill_faults;
-  std::string decode_faults;
 };
 
 // "name{label=\"v\"}" -> value, as scraped.
@@ -42,6 +38,7 @@ struct Member {
   std::string cluster;     // router only
   std::string metrics;
   std::string log_file;
+  std::string fault_file;  // see Cluster::Arm
 };
 
 // Not thread-safe, except that clients may run while members are signalled.
@@ -59,6 +56,10 @@ class Cluster final {
     return *clients_[static_cast<size_t>(router)];
   }
   const std::string& address(int32_t router = 0) const;
+
+  // Arms the faults of `spec` (common/base/fault_point.h) in a running member,
+  // in place of those armed before; returns when it has them. "" disarms.
+  absl::Status Arm(const std::string& name, const std::string& spec);
 
   // Starts a dead member again on the same addresses (new incarnation).
   absl::Status Restart(const std::string& name);
