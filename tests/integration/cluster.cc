@@ -78,24 +78,24 @@ absl::StatusOr<std::unique_ptr<Cluster>> Cluster::Start(
   const std::string model = options.model.empty()
                                 ? testing::SourcePath("deploy/demo-model")
                                 : options.model;
-  const auto add =
-      [&](const std::string& role, int32_t index, std::vector<std::string> args,
-          const std::vector<std::string>& extra, const std::string& faults) {
-        auto member = std::make_unique<Member>();
-        member->name = absl::StrCat(role, "-", index);
-        member->log_file = absl::StrCat(folder, "/", member->name, ".log");
-        args.insert(args.end(), extra.begin(), extra.end());
-        member->options = {
-            .binary = testing::BinaryPath(
-                role == "router" ? "baton-router"
-                                 : absl::StrCat("baton-", role, "-worker")),
-            .args = std::move(args),
-            .log_file = member->log_file};
-        member->fault_file = absl::StrCat(folder, "/", member->name, ".faults");
-        member->options.env["BATON_FAULTS_FILE"] = member->fault_file;
-        cluster->members_.push_back(std::move(member));
-        return cluster->StartMember(cluster->members_.back().get());
-      };
+  const auto add = [&](const std::string& role, int32_t index,
+                       std::vector<std::string> args,
+                       const std::vector<std::string>& extra) {
+    auto member = std::make_unique<Member>();
+    member->name = absl::StrCat(role, "-", index);
+    member->log_file = absl::StrCat(folder, "/", member->name, ".log");
+    args.insert(args.end(), extra.begin(), extra.end());
+    member->options = {
+        .binary = testing::BinaryPath(
+            role == "router" ? "baton-router"
+                             : absl::StrCat("baton-", role, "-worker")),
+        .args = std::move(args),
+        .log_file = member->log_file};
+    member->fault_file = absl::StrCat(folder, "/", member->name, ".faults");
+    member->options.env["BATON_FAULTS_FILE"] = member->fault_file;
+    cluster->members_.push_back(std::move(member));
+    return cluster->StartMember(cluster->members_.back().get());
+  };
   std::vector<std::string> joins;
   for (int32_t i = 0; i < options.routers; ++i) {
     RETURN_IF_ERROR(

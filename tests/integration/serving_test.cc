@@ -130,8 +130,8 @@ INSTANTIATE_TEST_SUITE_P(
                                      "demo-golden.safetensors"),
                       std::make_pair("tests/data/oracle/random-model",
                                      "random-golden.safetensors")),
-    [](const auto& info) {
-      return std::string(info.index == 0 ? "demo" : "random");
+    [](const auto& test) {
+      return std::string(test.index == 0 ? "demo" : "random");
     });
 
 class Serving : public ::testing::Test {
