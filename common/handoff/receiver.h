@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -48,20 +49,36 @@ struct ReceiverEvent {
   int64_t receive_us = 0;          // kVerified: reservation to seal
 };
 
+// Label values and values for the metrics room; counters only grow.
+struct ReceiverStats {
+  std::vector<std::pair<kv::Component, int64_t>> bytes;   // kept, per component
+  std::vector<std::pair<std::string, int32_t>> states;    // live hand-offs
+  std::vector<std::pair<std::string, int64_t>> failures;  // per reason name
+  int64_t segments_dropped = 0;
+  int32_t tombstones = 0;
+  int32_t links_up = 0;
+};
+
 enum class CommitResult { kCommitted, kNotVerified };
 
+// One link per sending worker: a new Hello of the same worker voids its older
+// link and what is being received on it. Destroy after the transport that
+// delivers to acceptor() has stopped.
+//
 // Thread-safe: the step loop calls the functions below, link threads deliver.
 // Only Commit ends a hand-off well, and only the step loop calls it.
 class Receiver {
  public:
   virtual ~Receiver() = default;
 
-  // RESERVED with attempt 1; the ticket to give out. ALREADY_EXISTS while the
+  // RESERVED with attempt 1; the ticket to give out. The caller has reset the
+  // slot (KvStore::ResetSlot). ALREADY_EXISTS while the
   // id is live or a tombstone.
   virtual absl::StatusOr<Ticket> Reserve(const Expectation& expectation) = 0;
   // Voids the current attempt, promises `attempt` (must be the next one).
-  // FAILED_PRECONDITION when committed, NOT_FOUND when unknown or aborted,
-  // ABORTED when not newer.
+  // Starts a new lease under the same hard limits. FAILED_PRECONDITION when
+  // committed, NOT_FOUND when unknown or aborted, ABORTED when not newer,
+  // INVALID_ARGUMENT when an attempt would be left out.
   virtual absl::StatusOr<Ticket> Reticket(HandoffId handoff,
                                           Attempt attempt) = 0;
   // VERIFIED -> COMMITTED, sends the verdict. kQuiet follows.
@@ -74,18 +91,11 @@ class Receiver {
   // by the clock, so the step loop calls it at least every 100 ms.
   virtual std::vector<ReceiverEvent> TakeEvents() = 0;
 
-  // Takes the links of senders: installed into the LinkService or the in-process
-  // transport.
+  // Takes the links of senders: installed into the LinkService or the
+  // in-process transport.
   virtual transfer::LinkAcceptor* acceptor() = 0;
-};
 
-struct ReceiverStats {
-  std::vector<std::pair<kv::Component, int64_t>> bytes;  // kept, per component
-  std::vector<std::pair<std::string, int32_t>> states;   // live hand-offs
-  std::vector<std::pair<std::string, int64_t>> failures; // per reason name
-  int64_t segments_dropped = 0;
-  int32_t tombstones = 0;
-  int32_t links_up = 0;
+  virtual ReceiverStats stats() const = 0;
 };
 
 struct ReceiverOptions {
@@ -94,15 +104,15 @@ struct ReceiverOptions {
   kv::KvStore* store = nullptr;        // outlives the receiver
   int32_t vocab_size = 0;              // length of the last logits
   Clock* clock = Clock::Real();
-  std::function<void()> on_event;      // any thread; must not block
-  absl::Duration lease = absl::Seconds(10);       // extended by progress
+  std::function<void()> on_event;            // any thread; must not block
+  absl::Duration lease = absl::Seconds(10);  // extended by progress
   absl::Duration max_lifetime = absl::Minutes(10);  // hard server-side maximum
   absl::Duration tombstone = absl::Minutes(2);
   int64_t max_segment_bytes = int64_t{8} << 20;
+  int32_t max_links = 64;
 };
 
 absl::StatusOr<std::unique_ptr<Receiver>> CreateReceiver(
     ReceiverOptions options);
-ReceiverStats StatsOf(const Receiver& receiver);
 
 }  // namespace baton::handoff

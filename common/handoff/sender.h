@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -49,6 +50,13 @@ struct SenderEvent {
   absl::Status status;
 };
 
+// Label values and values for the metrics room; counters only grow.
+struct SenderStats {
+  std::vector<std::pair<kv::Component, int64_t>> bytes;  // sent, per component
+  int64_t segments = 0;
+  int64_t links_up = 0;
+};
+
 // Thread-safe. Calls return at once; the work happens on one thread per link.
 // Per hand-off: Start, RowsComplete*, Seal or Cancel; then exactly one
 // kCommitted or kFailed (kCancel: none), then exactly one kQuiet.
@@ -56,9 +64,12 @@ class Sender {
  public:
   virtual ~Sender() = default;
 
-  // ABORTED for a ticket of another incarnation or an older attempt,
-  // FAILED_PRECONDITION for another StateFormat, ALREADY_EXISTS for a hand-off
-  // that is being sent.
+  // ABORTED for a ticket of another attempt than the request's, or of one not
+  // newer than what was sent before; FAILED_PRECONDITION for another
+  // StateFormat; ALREADY_EXISTS for a hand-off that is being sent;
+  // RESOURCE_EXHAUSTED when max_links are busy; INVALID_ARGUMENT for a ticket
+  // without endpoint or of another hand-off. A stale incarnation shows when the
+  // link is opened: kFailed with ABORTED.
   virtual absl::Status Start(const SendRequest& request) = 0;
   // `processed` tokens are in the cache: newly complete growing rows may go.
   virtual void RowsComplete(HandoffId handoff, int64_t processed) = 0;
@@ -71,29 +82,26 @@ class Sender {
   // Events since the last call, in order. `on_event` of the options wakes the
   // step loop when there are some.
   virtual std::vector<SenderEvent> TakeEvents() = 0;
-};
 
-// Label values and values for the metrics room; counters only grow.
-struct SenderStats {
-  std::vector<std::pair<kv::Component, int64_t>> bytes;  // sent, per component
-  int64_t segments = 0;
-  int64_t links_up = 0;
+  virtual SenderStats stats() const = 0;
 };
 
 struct SenderOptions {
-  transfer::LinkIdentity identity;   // this process
-  kv::KvStore* store = nullptr;      // outlives the sender
+  transfer::LinkIdentity identity;  // this process
+  kv::KvStore* store = nullptr;     // outlives the sender
   transfer::LinkDialer* dialer = nullptr;
   Clock* clock = Clock::Real();
-  std::function<void()> on_event;    // any thread; must not block
+  std::function<void()> on_event;  // any thread; must not block
   int64_t max_segment_bytes = int64_t{8} << 20;
   int32_t max_outstanding_segments = 2;
   absl::Duration stall_timeout = absl::Seconds(10);  // no Posted/Done progress
+  // From Seal to the verdict; then one Query, and as long again.
   absl::Duration verdict_timeout = absl::Seconds(10);
+  absl::Duration dial_timeout = absl::Seconds(5);
+  absl::Duration idle_timeout = absl::Minutes(5);  // then the link is closed
+  int32_t max_links = 64;
 };
 
-class LinkSender;  // sender.cc: the implementation
 absl::StatusOr<std::unique_ptr<Sender>> CreateSender(SenderOptions options);
-SenderStats StatsOf(const Sender& sender);
 
 }  // namespace baton::handoff

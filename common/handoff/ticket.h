@@ -14,11 +14,11 @@ namespace baton::handoff {
 struct Ticket {
   HandoffId handoff;
   Attempt attempt = 0;
-  std::string receiver;                 // worker name
+  std::string receiver;  // worker name
   Incarnation receiver_incarnation = 0;
-  std::vector<std::string> endpoints;   // link control, one per rank
+  std::vector<std::string> endpoints;  // link control, one per rank
   Sha256Digest state_format_hash{};
-  absl::Duration lease;                 // left when the ticket was made
+  absl::Duration lease;  // left when the ticket was made
 };
 
 }  // namespace baton::handoff

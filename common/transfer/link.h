@@ -104,8 +104,8 @@ struct SegmentHeader {
   uint64_t checksum = 0;  // over the payload as 16-byte words
 };
 
-// What the sender's end of a link is told. Called on a link thread; must not
-// block.
+// What the sender's end of a link is told. Called on a link thread, which holds
+// no lock; must not block.
 class LinkSenderHandler {
  public:
   virtual ~LinkSenderHandler() = default;
@@ -120,7 +120,8 @@ class LinkSenderHandler {
 // return UNAVAILABLE.
 class SenderLink {
  public:
-  virtual ~SenderLink() = default;  // closes; OnLinkClosed has returned after it
+  virtual ~SenderLink() =
+      default;  // closes; OnLinkClosed has returned after it
   virtual LinkEpoch epoch() const = 0;
   virtual absl::Status Send(const Offer& offer) = 0;
   virtual absl::Status Send(const Seal& seal) = 0;
@@ -134,7 +135,9 @@ class SenderLink {
                                    absl::Time deadline) = 0;
 };
 
-// What the receiver's end tells the receiver; one handler per link.
+// What the receiver's end tells the receiver; one handler per link. Control
+// messages come in order on one thread at a time, segments on another; no lock
+// is held. Only OnSegment may take time.
 class LinkReceiverHandler {
  public:
   virtual ~LinkReceiverHandler() = default;
@@ -182,7 +185,7 @@ class LinkDialer {
  public:
   virtual ~LinkDialer() = default;
   // Blocks at most until `deadline`. UNAVAILABLE when nobody answers, or what
-  // the acceptor said.
+  // the acceptor said; `handler` is not called then.
   virtual absl::StatusOr<std::unique_ptr<SenderLink>> Dial(
       const std::string& endpoint, const LinkHello& hello,
       std::shared_ptr<LinkSenderHandler> handler, absl::Time deadline) = 0;
