@@ -80,6 +80,7 @@ uint16_t F16FromF32(float value) {
   const float magnitude = std::fabs(value);
   if (std::isnan(value)) return static_cast<uint16_t>(sign | 0x7e00);
   if (magnitude >= 65520.0f) return static_cast<uint16_t>(sign | 0x7c00);
+  if (magnitude == 0) return sign;
   int exponent = 0;
   std::frexp(magnitude, &exponent);  // magnitude in [2^(e-1), 2^e)
   const int ulp = std::max(exponent - 11, -24);

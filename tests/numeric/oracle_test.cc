@@ -18,11 +18,14 @@ namespace {
 
 using model::LogitsWanted;
 
-// The limits that the project promises. Both sides are float32 with different
-// summation orders; a wrong operation shows as 1e-1 or more.
-constexpr double kLogitError = 2e-3;
-constexpr double kHiddenError = 1e-3;  // relative, max norm
-constexpr float kClearMargin = 1e-2f;
+// The project promises 2e-3 for logits and 1e-3 for hidden states. Both sides
+// are float32 and differ in summation order only: measured 2e-5 and 2e-6, so
+// ten to fifty times that leaves room for other machines and would still show a
+// small wrong step, e.g. a bf16 angle table or a missing eps.
+constexpr double kLogitError = 2e-4;
+constexpr double kHiddenError = 1e-4;  // of the largest magnitude
+// Logits that are within kLogitError cannot exchange places beyond this margin.
+constexpr double kClearMargin = 2 * kLogitError;
 
 absl::Span<const float> Row(const std::vector<float>& values, size_t row,
                             int32_t width) {
@@ -99,14 +102,13 @@ TEST_P(OracleTest, PromptLogitsHiddenStatesAndArgmaxAgree) {
       EXPECT_LE(error, kLogitError) << "of the last " << kept << ", row " << i;
       worst_logit = std::max(worst_logit, error);
     }
-    // The golden margin of most positions is not stored; ours differs from it
-    // by at most 2 * kLogitError, which is far below the margin demanded.
+    // The golden margin of most positions is not stored: ours decides.
     const std::vector<int32_t> argmax = golden_.Ints(name + "argmax");
     ASSERT_EQ(argmax.size(), ids.size());
     for (size_t i = 0; i < ids.size(); ++i) {
       const auto row = Row(logits, i, vocab);
       ++positions;
-      if (Margin(row) <= kClearMargin - 2 * kLogitError) {
+      if (Margin(row) <= kClearMargin) {
         ++unclear;
         continue;
       }
@@ -121,7 +123,7 @@ TEST_P(OracleTest, PromptLogitsHiddenStatesAndArgmaxAgree) {
   for (const double error : worst_hidden) std::printf(" %.2g", error);
   std::printf("\n");
   // Nearly all positions must have been compared.
-  EXPECT_LT(unclear * 50, positions);
+  EXPECT_LT(unclear * 100, positions);
 }
 
 // A golden logit was rounded to fp16, ours is rounded the same way. Before
@@ -165,7 +167,7 @@ TEST_P(OracleTest, TeacherForcedStepsAgree) {
           const std::vector<float> logits,
           rig_->Feed(&sequence, fed, 256, LogitsWanted::kLast));
       ExpectF16Equal(logits, Row(want, step, vocab), &worst);
-      if (Margin(logits) > kClearMargin - 2 * kLogitError) {
+      if (Margin(logits) > kClearMargin) {
         ASSERT_EQ(ArgMax(logits), argmax[step]);
       }
       ++steps;

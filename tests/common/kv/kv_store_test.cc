@@ -67,7 +67,7 @@ TEST(KvStoreTest, GatherAndScatterRoundTripBetweenLayouts) {
     SeededRandom random(7);
     for (const int64_t processed : {1, 4, 127, 128, 129, 255, 256, 257, 611}) {
       for (const Region& region : Regions(from->format())) {
-        SCOPED_TRACE(testing::Message()
+        SCOPED_TRACE(::testing::Message()
                      << name << " " << ToString(region) << " " << processed);
         const auto rows =
             CompleteRows(from->format(), region.component, processed);
@@ -110,7 +110,7 @@ TEST(KvStoreTest, RowsLieWhereThePointersSay) {
            {c128, 3, store->PageRow(c128, BlockId{1}, 1)},
            {window, 130, store->SlotData(window, 1) + 2 * 2048},
            {window, 127, store->SlotData(window, 1) + 127 * 2048}}) {
-    SCOPED_TRACE(testing::Message()
+    SCOPED_TRACE(::testing::Message()
                  << ToString(test.region) << " " << test.row);
     const std::vector<RowRange> rows = {{.first = test.row, .count = 1}};
     const auto data =
@@ -131,7 +131,7 @@ TEST(KvStoreTest, HalfRowsLieInTheCompressorsState) {
   std::vector<float> row(2 * 512);
   for (const auto& [position, half] :
        std::vector<std::pair<int64_t, int>>{{0, 0}, {9, 0}, {9, 1}, {15, 1}}) {
-    SCOPED_TRACE(testing::Message() << position << " half " << half);
+    SCOPED_TRACE(::testing::Message() << position << " half " << half);
     store->GatherRows(tail, sequence,
                       {{.first = 2 * position + half, .count = 1}},
                       reinterpret_cast<std::byte*>(row.data()));
