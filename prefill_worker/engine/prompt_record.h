@@ -1,0 +1,44 @@
+// What the engine keeps about one prompt. Private to engine/.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "common/handoff/ticket.h"
+#include "common/kv/block_pool.h"
+#include "common/model/model.h"
+#include "prefill_worker/engine/engine.h"
+#include "prefill_worker/engine/prompt.h"
+
+namespace baton::prefill_worker {
+
+struct Engine::Prompt {
+  PromptId id{};
+  PromptRequest request;
+  std::shared_ptr<PromptObserver> observer;  // null once ended
+  kv::OwnerId owner{};
+  model::SequenceState sequence;
+  PromptState state = PromptState::kWaiting;
+  bool told_started = false;
+  // From Sender::Start until kQuiet: the sender may read the sequence.
+  bool sending = false;
+  bool reported_unquiet = false;
+  std::optional<handoff::Ticket> ticket;
+  std::vector<float> last_logits;
+
+  absl::Time admitted;
+  absl::Time first_chunk;
+  absl::Time computed;
+  absl::Time attached;
+  absl::Time sealed;
+  absl::Time ended;
+
+  int64_t tokens() const {
+    return static_cast<int64_t>(request.prompt_ids.size());
+  }
+  bool ended_already() const { return state == PromptState::kQuiescing; }
+};
+
+}  // namespace baton::prefill_worker
