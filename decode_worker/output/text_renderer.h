@@ -1,0 +1,36 @@
+// Text of one sample, made when it is written and never in the step loop.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "common/tokenizer/incremental_decoder.h"
+#include "common/tokenizer/tokenizer.h"
+
+namespace baton::decode_worker {
+
+// Used by one thread at a time. All pieces joined are the valid UTF-8 text of
+// the bytes of all tokens up to the limit.
+class TextRenderer final {
+ public:
+  // `tokenizer` may be null: there is no text then.
+  explicit TextRenderer(const tokenizer::Tokenizer* tokenizer)
+      : tokenizer_(tokenizer),
+        decoder_(tokenizer, tokenizer::DecodeOptions{}) {}
+
+  // Appends what became certain with this token.
+  void Append(int32_t id, std::string* text);
+  // Bytes of the whole output from `text_bytes` on are not text (a stop string
+  // begins there). Not less than what was appended as certain.
+  void Limit(int64_t text_bytes) { limit_bytes_ = text_bytes; }
+  // End of the sample: an incomplete character becomes U+FFFD.
+  void Flush(std::string* text) { text->append(decoder_.Flush()); }
+
+ private:
+  const tokenizer::Tokenizer* const tokenizer_;
+  tokenizer::IncrementalDecoder decoder_;
+  int64_t bytes_ = 0;
+  int64_t limit_bytes_ = -1;  // none
+};
+
+}  // namespace baton::decode_worker
