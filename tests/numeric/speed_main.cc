@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstring>
+#include <ctime>
 #include <string>
 #include <vector>
 
@@ -19,6 +19,11 @@ using model::LogitsWanted;
 
 double Seconds(Clock::time_point since) {
   return std::chrono::duration<double>(Clock::now() - since).count();
+}
+
+// Processor time of all threads: what a step costs when others use the machine.
+double CpuSeconds() {
+  return static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
 }
 
 double Median(std::vector<double> values) {
@@ -70,12 +75,16 @@ int Main(const RigOptions& options) {
       1e-6 * static_cast<double>(bytes), 1e3 * stream);
   for (const int64_t chunk : {128, 256, 512}) {
     auto sequence = rig->NewSequence(n);
+    const double cpu = CpuSeconds();
     const auto start = Clock::now();
     CHECK_OK(rig->Feed(&sequence, ids, chunk, LogitsWanted::kLast));
     const double seconds = Seconds(start);
-    std::printf("prefill %lld tokens, chunks of %lld: %.0f tokens/s\n",
-                static_cast<long long>(n), static_cast<long long>(chunk),
-                static_cast<double>(n) / seconds);
+    std::printf(
+        "prefill %lld tokens, chunks of %lld: %.0f tokens/s, cpu %.3f ms per "
+        "token\n",
+        static_cast<long long>(n), static_cast<long long>(chunk),
+        static_cast<double>(n) / seconds,
+        1e3 * (CpuSeconds() - cpu) / static_cast<double>(n));
     rig->Release(sequence);
   }
   for (const int64_t context : {int64_t{64}, int64_t{512}, n - 64}) {
@@ -89,6 +98,7 @@ int Main(const RigOptions& options) {
             LogitsWanted::kNone));
       }
       std::vector<double> times;
+      const double cpu = CpuSeconds();
       std::vector<float> logits;
       for (int step = 0; step < 64; ++step) {
         std::vector<model::Span> spans;
@@ -107,10 +117,12 @@ int Main(const RigOptions& options) {
       }
       const double step = Median(times);
       std::printf(
-          "decode at %4lld, batch %2zu: %.3f ms, least %.3f (%.2fx one read of "
+          "decode at %4lld, batch %2zu: %.3f ms, least %.3f, cpu %.3f (%.2fx "
+          "one read of "
           "the weights), %.0f tokens/s\n",
           static_cast<long long>(context), batch, 1e3 * step,
-          1e3 * *std::min_element(times.begin(), times.end()), step / stream,
+          1e3 * *std::min_element(times.begin(), times.end()),
+          1e3 * (CpuSeconds() - cpu) / 64, step / stream,
           static_cast<double>(batch) / step);
       for (const auto& sequence : sequences) rig->Release(sequence);
     }
