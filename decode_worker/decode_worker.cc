@@ -16,27 +16,27 @@ EngineOptions WithPump(EngineOptions options, OutputPump* pump) {
   return options;
 }
 
+absl::Status Stopping() {
+  return request::MakeError(
+      absl::StatusCode::kUnavailable,
+      "this decode worker stops before the output is complete",
+      {.reason = request::ErrorReason::kDraining, .field = ""});
+}
+
 }  // namespace
 
 DecodeWorker::DecodeWorker(DecodeWorkerOptions options)
     : options_(std::move(options)),
       engine_(WithPump(options_.engine, &pump_)),
-      loop_(
-          {.name = "decode-step",
-           .clock = options_.engine.clock,
-           .iterate = [this] { return engine_.Iterate(); },
-           .audit =
-               [this] {
-                 engine_.Audit();
-                 if (options_.on_audit) options_.on_audit();
-               },
-           .on_stop =
-               [this] {
-                 engine_.EndAll(request::MakeError(
-                     absl::StatusCode::kUnavailable,
-                     "this decode worker stops before the output is complete",
-                     {.reason = request::ErrorReason::kDraining, .field = ""}));
-               }}) {}
+      loop_({.name = "decode-step",
+             .clock = options_.engine.clock,
+             .iterate = [this] { return engine_.Iterate(); },
+             .audit =
+                 [this] {
+                   engine_.Audit();
+                   if (options_.on_audit) options_.on_audit();
+                 },
+             .on_stop = [this] { engine_.EndAll(Stopping()); }}) {}
 
 DecodeWorker::~DecodeWorker() { Stop(); }
 
@@ -82,6 +82,10 @@ void DecodeWorker::Cancel(const std::shared_ptr<RequestOutput>& output,
 void DecodeWorker::BeginDrain() {
   loop_.SetState(worker::LoopState::kDraining);
   (void)loop_.PostNotice([this] { engine_.BeginDrain(); });
+}
+
+void DecodeWorker::EndDrain() {
+  (void)loop_.PostNotice([this] { engine_.EndAll(Stopping()); });
 }
 
 bool DecodeWorker::drained() const {

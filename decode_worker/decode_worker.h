@@ -52,6 +52,8 @@ class DecodeWorker final : public DecodeBackend {
 
   // No new requests; running ones go on.
   void BeginDrain();
+  // The time to drain is over: ends every call with UNAVAILABLE.
+  void EndDrain();
   // Nothing is held and no call is open. Meaningful after BeginDrain.
   bool drained() const;
   EngineStats stats() const { return engine_.stats(); }

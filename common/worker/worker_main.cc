@@ -95,14 +95,15 @@ absl::Status Run(WorkerOptions options, WorkerRole* role,
   metrics::InstallBugCounter(&metric_set);
   ASSIGN_OR_RETURN(const auto metrics_server,
                    metrics::MetricsServer::Start(options.metrics, metric_set));
-  ASSIGN_OR_RETURN(const auto server,
-                   rpc::Server::Start({.address = options.listen,
-                                       .services = role->Services(),
-                                       .reflection = true}));
   WorkerContext context{.options = &options, .metrics = &metric_set};
   do {
     context.incarnation = context.random->Uint64();
   } while (context.incarnation == 0);
+  RETURN_IF_ERROR(role->Prepare(context));
+  ASSIGN_OR_RETURN(const auto server,
+                   rpc::Server::Start({.address = options.listen,
+                                       .services = role->Services(),
+                                       .reflection = true}));
   context.bound = server->address();
   context.advertise =
       options.advertise.empty() ? server->address() : options.advertise;
@@ -139,6 +140,7 @@ absl::Status Run(WorkerOptions options, WorkerRole* role,
     loop->SetState(LoopState::kDraining);
     health.Check();
     Drain(options, *role, signals);
+    role->EndDrain();
     role->SetRegistration(nullptr);
   }
   server->Shutdown(kShutdownGrace);

@@ -42,6 +42,11 @@ class WorkerRole {
  public:
   virtual ~WorkerRole() = default;
   virtual Role role() const = 0;
+  // First of all: what services are made of. `runtime` and the addresses are
+  // not known yet.
+  virtual absl::Status Prepare(const WorkerContext&) {
+    return absl::OkStatus();
+  }
   // Before loading: the services exist and answer UNAVAILABLE until Start.
   virtual std::vector<grpc::Service*> Services() = 0;
   // After loading: builds everything and starts the step loop.
@@ -57,6 +62,9 @@ class WorkerRole {
   // Take no new work; what runs goes on.
   virtual void BeginDrain() = 0;
   virtual bool Drained() const = 0;
+  // The drain is over, complete or not: calls that still run end now, with a
+  // status, before the server cancels them.
+  virtual void EndDrain() {}
   // The server takes no calls any more: stops the loop and releases all.
   virtual void Stop() = 0;
 };

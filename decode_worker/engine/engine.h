@@ -50,7 +50,7 @@ struct EngineOptions {
   absl::Duration slow_reader_timeout = absl::Seconds(30);
   bool poison_free_pages = false;
   // Tells the calls with news; once per Iterate, with all of them.
-  std::function<void(OutputPump::Outputs*)> notify;
+  std::function<void(OutputPump::Outputs*)> notify = nullptr;
 };
 
 // Counters and gauges of one moment.

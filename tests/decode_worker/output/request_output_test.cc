@@ -20,11 +20,10 @@ using request::FinishReason;
 using testing::DemoTokenizer;
 
 std::vector<OutputToken> TokensOf(absl::string_view text) {
+  const std::vector<int32_t> ids =
+      DemoTokenizer().Encode(text, tokenizer::AddedTokens::kIgnore).value();
   std::vector<OutputToken> tokens;
-  for (const int32_t id :
-       *DemoTokenizer().Encode(text, tokenizer::AddedTokens::kIgnore)) {
-    tokens.push_back({.id = id, .top = {}});
-  }
+  for (const int32_t id : ids) tokens.push_back({.id = id});
   return tokens;
 }
 
