@@ -42,7 +42,7 @@ void AddHyperConnection(const ModelConfig& c, Builder& b) {
 }
 
 // A C4 compressor pools two overlapping halves, so it projects to twice the
-// width (model.md 5.7).
+// width (model.md 5.10).
 void AddCompressor(const ModelConfig& c, absl::string_view name, int32_t ratio,
                    int64_t width, Builder& b) {
   const int64_t projected = ratio == 4 ? 2 * width : width;

@@ -12,7 +12,7 @@
 
 namespace baton::checkpoint {
 
-// rope_scaling: YaRN, applied on compressed layers only (model.md 2, 5.6).
+// rope_scaling: YaRN, applied on compressed layers only (model.md 2, 5.5).
 struct RopeScaling {
   double factor = 1;
   int32_t original_max_position_embeddings = 0;
