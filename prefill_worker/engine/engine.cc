@@ -68,23 +68,23 @@ void Engine::Attach(const PromptObserver* observer, handoff::Ticket ticket) {
                          ToHex(prompt->request.handoff)),
             {.reason = ErrorReason::kStale}),
         SendEnds::kByCancel);
-    return;
-  }
-  if (prompt->ticket.has_value()) {
+  } else if (prompt->ticket.has_value()) {
     End(*prompt,
         request::InvalidField("attach", "a ticket is attached already"),
         SendEnds::kByCancel);
-    return;
+  } else {
+    prompt->ticket = std::move(ticket);
+    prompt->attached = deps_.clock->Now();
+    StartSends();
   }
-  prompt->ticket = std::move(ticket);
-  prompt->attached = deps_.clock->Now();
-  StartSends();
+  Publish();
 }
 
 void Engine::Cancel(const PromptObserver* observer,
                     const absl::Status& reason) {
   if (Prompt* const prompt = Find(observer); prompt != nullptr) {
     End(*prompt, reason, SendEnds::kByCancel);
+    Publish();
   }
 }
 

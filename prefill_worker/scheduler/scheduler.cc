@@ -95,8 +95,12 @@ std::vector<Chunk> Scheduler::PlanStep() {
   };
 
   if (!arrivals_.empty()) {
-    const int32_t share = arrivals_.size() == 1 ? options_.max_step_tokens
-                                                : options_.max_step_tokens / 2;
+    // One unit stays for whoever was served longest ago.
+    const int32_t share =
+        arrivals_.size() == 1
+            ? options_.max_step_tokens
+            : std::min(options_.max_step_tokens / 2,
+                       options_.max_step_tokens - options_.chunk_alignment);
     take(arrivals_.front(), std::min(options_.chunk_tokens, share));
   }
   // Round 0 serves only those without a chunk, later ones whoever still fits.

@@ -3,8 +3,9 @@
 //
 // Non-final chunks end at multiples of `chunk_alignment` positions, so that no
 // C4 or C128 row straddles two chunks in production (design.md 2). Policy:
-//  1. The oldest prompt takes up to half of the step: first in, first out, so
-//     that under load somebody finishes early instead of everybody late.
+//  1. The oldest prompt takes up to half of the step (none of it when the step
+//     holds a single alignment unit): first in, first out, so that under load
+//     somebody finishes early instead of everybody late.
 //  2. What is left goes round: one alignment unit (or the whole rest, if that
 //     is less) per prompt, in order of how long ago each was served last. So a
 //     short prompt behind a long one waits for one step, and any prompt is
