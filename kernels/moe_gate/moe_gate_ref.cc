@@ -69,13 +69,14 @@ void MoeGateRef(const MoeGateParams& params) {
     } else {
       ChooseByScore(params, logits, chosen);
     }
-    float sum = 0.0f;
+    double sum = 0.0;
     for (int32_t k = 0; k < params.top_k; ++k) {
       weights[k] = Probability(logits[chosen[k]]);
       sum += weights[k];
     }
     for (int32_t k = 0; k < params.top_k; ++k) {
-      weights[k] = weights[k] / (sum + 1e-20f) * params.scaling_factor;
+      weights[k] = static_cast<float>(double{weights[k]} / (sum + 1e-20) *
+                                      double{params.scaling_factor});
     }
   }
 }
