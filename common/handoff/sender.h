@@ -98,6 +98,8 @@ struct SenderOptions {
   // From Seal to the verdict; then one Query, and as long again.
   absl::Duration verdict_timeout = absl::Seconds(10);
   absl::Duration dial_timeout = absl::Seconds(5);
+  // Between attempts to reach a receiver that owes a verdict.
+  absl::Duration redial_interval = absl::Milliseconds(200);
   absl::Duration idle_timeout = absl::Minutes(5);  // then the link is closed
   int32_t max_links = 64;
 };

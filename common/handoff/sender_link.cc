@@ -19,8 +19,6 @@ using transfer::Piece;
 // kept to within this.
 constexpr absl::Duration kBusyPoll = absl::Milliseconds(10);
 constexpr absl::Duration kIdlePoll = absl::Milliseconds(250);
-// Between attempts to reach a receiver that owes a verdict.
-constexpr absl::Duration kRedial = absl::Milliseconds(200);
 // Every so often the oldest job goes first, so that short prompts, which
 // otherwise do, cannot starve a long one.
 constexpr int32_t kOldestFirstEvery = 4;
@@ -168,7 +166,7 @@ void SenderImpl::GiveUpLink(const std::shared_ptr<Link>& link) {
   link->aborts.clear();
   const bool refused = absl::IsAborted(why) || absl::IsFailedPrecondition(why);
   const absl::Time now = options_.clock->Now();
-  link->redial_at = now + kRedial;
+  link->redial_at = now + options_.redial_interval;
   for (const auto& job : std::vector(link->jobs)) {
     if (job->seal_sent && !refused) {
       // It may have been committed: ask on the next link.
@@ -300,9 +298,10 @@ bool SenderImpl::OfferNext(const std::shared_ptr<Link>& link) {
     }
   }
   BATON_FAULT_POINT("handoff.before_gather");
-  if (BATON_FAULT("handoff.duplicate_rows",
-                  kv::ToString(pieces.front().region))) {
-    pieces.push_back(pieces.front());
+  for (const Piece& piece : std::vector(pieces)) {
+    if (BATON_FAULT("handoff.duplicate_rows", kv::ToString(piece.region))) {
+      pieces.push_back(piece);
+    }
   }
   const kv::StateFormat& format = options_.store->format();
   int64_t bytes = 0;
