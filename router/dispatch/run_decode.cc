@@ -124,12 +124,7 @@ void Run::Committed() {
   committed_at_ = Now();
   // From here on the prefill leg no longer matters (hazards.md P6).
   if (prefill_ != nullptr) prefill_->LetGo();
-  prefill_ = nullptr;
-  if (prefill_counted_) {
-    prefill_counted_ = false;
-    context_->registry->RemoveInFlight(prefill_worker_, handoff_,
-                                       registry::WorkerRole::kPrefill);
-  }
+  DropPrefill();
   Enter(RunState::kCommitted, context_->options.output_timeout);
 }
 

@@ -3,6 +3,7 @@
 
 #include <deque>
 #include <functional>
+#include <memory>
 #include <utility>
 
 #include "common/base/mutex.h"
@@ -22,32 +23,42 @@ class Strand final {
   Strand(const Strand&) = delete;
   Strand& operator=(const Strand&) = delete;
 
-  void Post(std::function<void()> event) BATON_EXCLUDES(mu_) {
+  void Post(std::function<void()> event) {
+    // The last event may destroy the owner, and this with it.
+    const std::shared_ptr<Queue> queue = queue_;
     {
-      MutexLock lock(&mu_);
-      events_.push_back(std::move(event));
-      if (draining_) return;
-      draining_ = true;
+      MutexLock lock(&queue->mu);
+      queue->events.push_back(std::move(event));
+      if (queue->draining) return;
+      queue->draining = true;
     }
-    for (;;) {
-      std::function<void()> next;
-      {
-        MutexLock lock(&mu_);
-        if (events_.empty()) {
-          draining_ = false;
-          return;
-        }
-        next = std::move(events_.front());
-        events_.pop_front();
-      }
-      next();
+    while (RunNext(queue.get())) {
     }
   }
 
  private:
-  Mutex mu_;
-  std::deque<std::function<void()>> events_ BATON_GUARDED_BY(mu_);
-  bool draining_ BATON_GUARDED_BY(mu_) = false;
+  struct Queue {
+    Mutex mu;
+    std::deque<std::function<void()>> events BATON_GUARDED_BY(mu);
+    bool draining BATON_GUARDED_BY(mu) = false;
+  };
+
+  static bool RunNext(Queue* queue) {
+    std::function<void()> next;
+    {
+      MutexLock lock(&queue->mu);
+      if (queue->events.empty()) {
+        queue->draining = false;
+        return false;
+      }
+      next = std::move(queue->events.front());
+      queue->events.pop_front();
+    }
+    next();
+    return true;
+  }
+
+  const std::shared_ptr<Queue> queue_ = std::make_shared<Queue>();
 };
 
 }  // namespace baton::router::dispatch

@@ -147,6 +147,7 @@ void GenerateReactor::Write(const dispatch::ClientEvent& event) {
     started_.set_decode_worker(message.started().decode_worker());
     *message.mutable_started() = started_;
   }
+  response_.Clear();
   bool own_buffer = false;
   const grpc::Status status =
       grpc::SerializationTraits<v1::GenerateResponse>::Serialize(
