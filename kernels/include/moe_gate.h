@@ -9,7 +9,8 @@
 // A NaN score ranks below every number.
 //
 // fp32 results; p is computed in double and rounded once, so that choices do
-// not depend on a libm's fp32 functions. Sum in output order.
+// not depend on a libm's fp32 functions. Sum and quotient in double, in output
+// order, rounded once.
 // Contract: choices equal to a double reference wherever its margin exceeds
 // 1e-6; weights within 4 * 2^-24 relative (kernels_moe_gate_test, 10,000
 // tokens). One implementation: cheap enough not to need a second.
