@@ -1,6 +1,6 @@
 #include "common/tokenizer/incremental_decoder.h"
 
-#include <utility>
+#include <algorithm>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
@@ -10,7 +10,10 @@ namespace baton::tokenizer {
 
 absl::StatusOr<std::string> IncrementalDecoder::Append(int32_t id) {
   ASSIGN_OR_RETURN(const absl::string_view bytes, tokenizer_->TokenBytes(id));
-  if (options_.skip_special && tokenizer_->IsSpecial(id)) return std::string();
+  const std::vector<int32_t>& skip = options_.skip_ids;
+  if (std::find(skip.begin(), skip.end(), id) != skip.end()) {
+    return std::string();
+  }
   return AppendBytes(bytes);
 }
 

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -11,10 +13,11 @@
 namespace baton::tokenizer {
 
 struct DecodeOptions {
-  // Leaves out tokens that the file flags special (BOS, EOS). The other added
-  // tokens are kept: parsers of reasoning and tool calls read them (model.md
-  // 8.1). Bytes on both sides of a skipped token join.
-  bool skip_special = true;
+  // Tokens that give no text: beginning and end of sentence, padding. Bytes on
+  // both sides of one join. This is a list because the file's special flag does
+  // not say it: some files flag <think> and </think> too, which parsers of
+  // reasoning and tool calls must see (model.md 8.1).
+  std::vector<int32_t> skip_ids;
 };
 
 // Each returned piece is valid UTF-8. A character whose bytes are still
@@ -25,7 +28,7 @@ struct DecodeOptions {
 class IncrementalDecoder final {
  public:
   IncrementalDecoder(const Tokenizer* tokenizer, DecodeOptions options)
-      : tokenizer_(tokenizer), options_(options) {}
+      : tokenizer_(tokenizer), options_(std::move(options)) {}
 
   // Text that became certain with this token. InvalidArgument on an unknown id,
   // which leaves the decoder as it was.

@@ -96,15 +96,25 @@ TEST(IncrementalDecoderTest, TheDecoderIsAsNewAfterFlush) {
   EXPECT_EQ(decoder.Flush(), "");
 }
 
-TEST(IncrementalDecoderTest, OnlySpecialTokensAreSkipped) {
-  const Tokenizer& tokenizer = RealTokenizer();
-  const Ids ids = Encode(tokenizer,
-                         "<｜begin▁of▁sentence｜><think>a</think><｜User｜>"
-                         "｜DSML｜<｜end▁of▁sentence｜>");
-  EXPECT_EQ(Join(Deltas(tokenizer, ids)), "<think>a</think><｜User｜>｜DSML｜");
-  EXPECT_EQ(Join(Deltas(tokenizer, ids, {.skip_special = false})),
-            "<｜begin▁of▁sentence｜><think>a</think><｜User｜>｜DSML｜"
-            "<｜end▁of▁sentence｜>");
+TEST(IncrementalDecoderTest, OnlyTheListedTokensAreSkipped) {
+  for (const Tokenizer* tokenizer : {&DemoTokenizer(), &RealTokenizer()}) {
+    const Ids ids = Encode(*tokenizer,
+                           "<｜begin▁of▁sentence｜><think>a</think><｜User｜>"
+                           "｜DSML｜<｜end▁of▁sentence｜>");
+    ASSERT_EQ(ids.size(), 7u);
+    EXPECT_EQ(Join(Deltas(*tokenizer, ids, {.skip_ids = {0, 1, 2}})),
+              "<think>a</think><｜User｜>｜DSML｜");
+    EXPECT_EQ(Join(Deltas(*tokenizer, ids)),
+              "<｜begin▁of▁sentence｜><think>a</think><｜User｜>｜DSML｜"
+              "<｜end▁of▁sentence｜>");
+  }
+}
+
+TEST(IncrementalDecoderTest, BytesJoinAcrossASkippedToken) {
+  const Tokenizer& tokenizer = DemoTokenizer();
+  const Ids ids = {ByteId(tokenizer, '\xD7'), 2, ByteId(tokenizer, '\xA9')};
+  EXPECT_THAT(Deltas(tokenizer, ids, {.skip_ids = {2}}),
+              ElementsAre("", "", "ש", ""));
 }
 
 TEST(IncrementalDecoderTest, UnknownIdsAreRefusedAndChangeNothing) {
@@ -132,8 +142,7 @@ TEST(IncrementalDecoderTest, DeltasJoinedEqualTheWholeForRandomIds) {
       }
       ids.push_back(id);
     }
-    const std::vector<std::string> deltas =
-        Deltas(tokenizer, ids, {.skip_special = false});
+    const std::vector<std::string> deltas = Deltas(tokenizer, ids);
     for (const std::string& delta : deltas) {
       EXPECT_EQ(FirstInvalidUtf8(delta), std::nullopt);
     }
