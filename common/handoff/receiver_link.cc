@@ -203,6 +203,7 @@ void ReceiverImpl::OnOffer(const std::shared_ptr<Session>& session,
       } else {
         live->state = State::kReceiving;
         ExtendLease(live);
+        state.offers.back().welcome = true;
       }
       PostReady(session, &out);
     }
@@ -239,9 +240,11 @@ void ReceiverImpl::OnSegment(const std::shared_ptr<Session>& session,
                    &out);
     } else {
       offer = std::move(state.offers.front().offer);
+      const bool welcome = state.offers.front().welcome;
       state.offers.pop_front();
-      Live* const live = Bind(session, offer.handoff, offer.attempt);
-      if (live != nullptr && live->state == State::kReceiving) {
+      Live* const live = Current(offer.handoff, offer.attempt);
+      if (welcome && live != nullptr && live->link == session &&
+          live->state == State::kReceiving) {
         ++live->pins;
         pinned = true;
         sequence = live->expectation.sequence;

@@ -60,6 +60,9 @@ struct SessionState {
   uint64_t next_seq = 1;
   struct Pending {
     transfer::Offer offer;
+    // Was of a current attempt and well formed when offered. Others are dropped
+    // even if their attempt becomes current meanwhile.
+    bool welcome = false;
     bool posted = false;
   };
   std::deque<Pending> offers;  // in sequence, not received yet

@@ -125,8 +125,9 @@ absl::Status RowLedger::Claim(absl::Span<const transfer::Piece> pieces) {
       // `row` was expected, so it is far from the end of int64_t; a stride is
       // not, and is compared before it is added.
       if (i + 1 < piece.rows.count && piece.rows.stride > INT64_MAX - row) {
-        return absl::DataLossError(absl::StrCat(kv::ToString(piece.region),
-                                                " stride ", piece.rows.stride));
+        return absl::DataLossError(
+            absl::StrCat(kv::ToString(piece.region), " row ", row, " + ",
+                         piece.rows.stride, " is not expected"));
       }
       if (i + 1 < piece.rows.count) row += piece.rows.stride;
     }

@@ -294,6 +294,9 @@ TEST_F(RaceTest, LeaseEndsWithoutProgressAndNotBefore) {
     const Ticket ticket = Reserve(1, 0);
     EXPECT_EQ(ticket.lease, absl::Seconds(10));
     Start(from, ticket, 0, 1);
+    for (int i = 0; i < 5000 && from->sender->stats().links_up == 0; ++i) {
+      Pause();
+    }
     clock.Advance(absl::Seconds(9));
     from->sender->RowsComplete(ticket.handoff, 3);  // no row, but progress
     const auto receiving = ::testing::Contains(::testing::Pair("receiving", 1));
