@@ -43,7 +43,7 @@ void AddFlags(CLI::App* cli, Flags* flags) {
                   "Public gRPC address: inference, health, reflection");
   cli->add_option("--cluster", o.cluster,
                   "gRPC address where workers register");
-  cli->add_option("--metrics", o.metrics, "HTTP address of /metrics");
+  cli->add_option("--metrics", o.metrics, "HTTP address of /metrics; empty: not served");
   cli->add_option("--model-digest", o.model_digest,
                   "Digest that workers must have (hex); the first worker "
                   "fixes it otherwise");

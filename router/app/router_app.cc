@@ -148,8 +148,10 @@ absl::StatusOr<std::unique_ptr<RouterApp>> RouterApp::Start(
     app->UpdateHealth();
   });
 
-  ASSIGN_OR_RETURN(p.metrics_server, baton::metrics::MetricsServer::Start(
-                                         options.metrics, p.metric_set));
+  if (!options.metrics.empty()) {
+    ASSIGN_OR_RETURN(p.metrics_server, baton::metrics::MetricsServer::Start(
+                                           options.metrics, p.metric_set));
+  }
   ASSIGN_OR_RETURN(
       p.public_server,
       rpc::Server::Start({.address = options.listen,
@@ -166,7 +168,7 @@ absl::StatusOr<std::unique_ptr<RouterApp>> RouterApp::Start(
   app->ScheduleSweep();
   LogInfo("router_ready", {{"listen", p.public_server->address()},
                            {"cluster", p.cluster_server->address()},
-                           {"metrics", p.metrics_server->address()},
+                           {"metrics", app->metrics_address()},
                            {"model", options.model_dir},
                            {"context_tokens", p.facts.context_tokens},
                            {"vocab_size", p.facts.vocab_size}});
@@ -232,8 +234,9 @@ const std::string& RouterApp::listen_address() const {
 const std::string& RouterApp::cluster_address() const {
   return parts_->cluster_server->address();
 }
-const std::string& RouterApp::metrics_address() const {
-  return parts_->metrics_server->address();
+std::string RouterApp::metrics_address() const {
+  return parts_->metrics_server == nullptr ? ""
+                                           : parts_->metrics_server->address();
 }
 int64_t RouterApp::running_requests() const { return parts_->table.size(); }
 int64_t RouterApp::live_calls() const { return parts_->legs->live_calls(); }

@@ -19,7 +19,7 @@ namespace baton::router::app {
 struct RouterOptions {
   std::string listen = "127.0.0.1:50051";   // public API
   std::string cluster = "127.0.0.1:50052";  // ClusterService
-  std::string metrics = "127.0.0.1:9400";   // /metrics
+  std::string metrics = "127.0.0.1:9400";   // /metrics; empty: none
   std::string model_dir;
   // Hex; empty: the first worker fixes it.
   std::string model_digest;
@@ -47,7 +47,7 @@ class RouterApp final {
   // Real addresses (port 0 resolved).
   const std::string& listen_address() const;
   const std::string& cluster_address() const;
-  const std::string& metrics_address() const;
+  std::string metrics_address() const;  // empty: not served
 
   // Health NOT_SERVING and no new requests at once; running ones have
   // `drain_timeout`, then end with UNAVAILABLE kDraining. Idempotent.

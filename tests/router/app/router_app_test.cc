@@ -44,7 +44,7 @@ class RouterAppTest : public ::testing::Test {
     bugs_before_ = BugCount();
     options_.listen = "127.0.0.1:0";
     options_.cluster = "127.0.0.1:0";
-    options_.metrics = "127.0.0.1:0";
+    options_.metrics = "";  // its server takes two seconds to stop
     options_.model_dir = baton::testing::SourcePath("deploy/demo-model");
     // Workers report only when told to.
     options_.heartbeat_interval = absl::Seconds(30);
@@ -321,8 +321,15 @@ TEST_F(RouterAppTest, ClusterStatusAndModelInfoSayWhatIsThere) {
   EXPECT_EQ(info.state_format(), "fake");
 }
 
-// Sends the bytes of a request as they are.
-absl::Status GenerateRaw(const std::string& address, const std::string& bytes) {
+struct RawAnswer {
+  absl::Status status;
+  std::string bytes;
+};
+
+// Sends the bytes of a request as they are. A stream without an answer looks
+// like a unary call.
+RawAnswer CallRaw(const std::string& address, const std::string& method,
+                  const std::string& bytes) {
   grpc::ChannelArguments args;
   args.SetMaxSendMessageSize(-1);
   const auto channel = grpc::CreateCustomChannel(
@@ -331,19 +338,52 @@ absl::Status GenerateRaw(const std::string& address, const std::string& bytes) {
   context.set_deadline(rpc::DeadlineIn(absl::Seconds(20)));
   const grpc::Slice slice(bytes);
   const grpc::ByteBuffer buffer(&slice, 1);
-  grpc::ByteBuffer response;
-  // A stream with one answer looks like a unary call when there is no answer.
   grpc::GenericStub stub(channel);
   grpc::CompletionQueue queue;
-  const auto call = stub.PrepareUnaryCall(
-      &context, "/baton.v1.InferenceService/Generate", buffer, &queue);
+  const auto call = stub.PrepareUnaryCall(&context, method, buffer, &queue);
   call->StartCall();
   grpc::Status status;
+  grpc::ByteBuffer response;
   call->Finish(&response, &status, &status);
   void* tag = nullptr;
   bool ok = false;
   queue.Next(&tag, &ok);
-  return rpc::FromGrpc(status);
+  RawAnswer out{rpc::FromGrpc(status), ""};
+  std::vector<grpc::Slice> slices;
+  if (status.ok() && response.Dump(&slices).ok()) {
+    for (const grpc::Slice& piece : slices) {
+      out.bytes.append(reinterpret_cast<const char*>(piece.begin()),
+                       piece.size());
+    }
+  }
+  return out;
+}
+
+absl::Status GenerateRaw(const std::string& address, const std::string& bytes) {
+  return CallRaw(address, "/baton.v1.InferenceService/Generate", bytes).status;
+}
+
+TEST_F(RouterAppTest, HealthFollowsTheWorkers) {
+  // HealthCheckResponse{status}: 1 SERVING, 2 NOT_SERVING.
+  const auto health = [&] {
+    const RawAnswer answer =
+        CallRaw(router_->listen_address(), "/grpc.health.v1.Health/Check", "");
+    EXPECT_OK(answer.status);
+    return answer.bytes;
+  };
+  StartRouter();
+  EXPECT_EQ(health(), "\x08\x02");
+  const Answer answer = Generate(ChatRequest());
+  EXPECT_THAT(answer.status, StatusIs(absl::StatusCode::kUnavailable));
+  EXPECT_EQ(request::InfoOf(answer.status).reason, ErrorReason::kNoWorker);
+  FakeWorker prefill("p0", true, &link_, &prefill_script_);
+  ASSERT_TRUE(prefill.Join(cluster_.get()).ok());
+  EXPECT_EQ(health(), "\x08\x02");
+  FakeWorker decode("d0", false, &link_, &decode_script_);
+  ASSERT_TRUE(decode.Join(cluster_.get()).ok());
+  EXPECT_EQ(health(), "\x08\x01");
+  ASSERT_TRUE(decode.Beat(cluster_.get(), v1::WORKER_STATE_STALLED).ok());
+  EXPECT_EQ(health(), "\x08\x02");
 }
 
 TEST_F(RouterAppTest, InvalidUtf8NamesTheField) {
