@@ -1,7 +1,7 @@
 // baton-prefill-worker: flags and wiring.
 #include <CLI/CLI.hpp>
 
-#include "common/transfer/grpc_link.h"
+#include "common/transfer/grpc_link_dialer.h"
 #include "common/worker/worker_main.h"
 #include "common/worker/worker_options.h"
 #include "prefill_worker/prefill_role.h"
@@ -26,7 +26,7 @@ int main(int argc, char** argv) {
          "Seconds that a computed prompt waits for its receiver")
       ->default_str("10");
   CLI11_PARSE(app, argc, argv);
-  baton::transfer::GrpcDialer dialer;
+  baton::transfer::GrpcLinkDialer dialer;
   baton::prefill_worker::PrefillRole role(prefill, &dialer);
   return baton::worker::RunWorker(options, &role);
 }

@@ -52,7 +52,10 @@ void PrefillWorker::BeginDrain() {
   loop_->PostNotice([this] { engine_->BeginDrain(); });
 }
 
-bool PrefillWorker::Drained() const { return engine_->load().sequences == 0; }
+bool PrefillWorker::Drained() const {
+  const EngineLoad load = engine_->load();
+  return load.draining && load.sequences == 0;
+}
 
 void PrefillWorker::Stop() {
   if (loop_ != nullptr) {

@@ -103,6 +103,16 @@ absl::Status FinishWorkerOptions(WorkerOptions* options) {
   if (!options->advertise.empty()) {
     RETURN_IF_ERROR(CheckHostPort("--advertise", options->advertise, 1));
   }
+  const absl::string_view listen_host =
+      absl::string_view(options->listen).substr(0, options->listen.rfind(':'));
+  if (options->advertise.empty() &&
+      (listen_host == "0.0.0.0" || listen_host == "[::]" ||
+       listen_host == "*")) {
+    return BadFlag("--advertise", "",
+                   absl::StrCat("the host:port that others dial, since "
+                                "--listen is the wildcard '",
+                                options->listen, "'"));
+  }
   for (const std::string& router : options->routers) {
     RETURN_IF_ERROR(CheckHostPort("--routers", router, 1));
   }

@@ -181,8 +181,8 @@ void Engine::Admit(PromptRequest request,
   if (deps_.on_admitted != nullptr) {
     deps_.on_admitted(handoff);
   }
-  observer->OnAdmitted(EtaFor(ahead), ahead);
   Publish();
+  observer->OnAdmitted(EtaFor(ahead), ahead);
 }
 
 }  // namespace baton::prefill_worker

@@ -398,6 +398,11 @@ void Engine::LogEnd(const Prompt& prompt, const absl::Status& status) const {
            {"status", status.ToString()}});
 }
 
+void Engine::BeginDrain() {
+  draining_ = true;
+  Publish();
+}
+
 void Engine::EndAll() {
   draining_ = true;
   for (auto it = prompts_.begin(); it != prompts_.end();) {
@@ -438,7 +443,8 @@ void Engine::Publish() {
   EngineLoad load{.counts = deps_.pool->counts(),
                   .sequences = static_cast<int32_t>(prompts_.size()),
                   .backlog_tokens = scheduler_.backlog_tokens(),
-                  .tokens_per_second = tokens_per_second_};
+                  .tokens_per_second = tokens_per_second_,
+                  .draining = draining_};
   auto& metrics = deps_.metrics->common();
   metrics.SetBlocks(load.counts);
   for (size_t i = 0; i < in_state_.size(); ++i) {

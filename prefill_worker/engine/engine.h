@@ -62,6 +62,7 @@ struct EngineLoad {
   int32_t sequences = 0;  // prompts that hold memory
   int64_t backlog_tokens = 0;
   double tokens_per_second = 0;
+  bool draining = false;  // nothing is admitted any more
 };
 
 // Owned by the step loop's thread, load() excepted.
@@ -86,7 +87,7 @@ class Engine final {
   // Each second: the ledger's audit and the sender's counters.
   void Audit();
 
-  void BeginDrain() { draining_ = true; }
+  void BeginDrain();
   // Ends every prompt with UNAVAILABLE. What the sender still reads is given
   // back at its kQuiet if Iterate is called again.
   void EndAll();

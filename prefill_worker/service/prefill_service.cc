@@ -32,10 +32,12 @@ absl::StatusOr<PromptRequest> PromptFromProto(
     }
     out.request = *id;
   }
-  ASSIGN_OR_RETURN(const rpc::HandoffKey key,
-                   rpc::HandoffFromProto(admit.handoff()));
-  out.handoff = key.handoff;
-  out.attempt = key.attempt;
+  const auto key = rpc::HandoffFromProto(admit.handoff());
+  if (!key.ok()) {
+    return request::InvalidField("handoff", key.status().message());
+  }
+  out.handoff = key->handoff;
+  out.attempt = key->attempt;
   out.prompt_ids.assign(admit.prompt_ids().begin(), admit.prompt_ids().end());
   ASSIGN_OR_RETURN(out.prompt_hash,
                    rpc::DigestFromBytes(admit.prompt_hash(), "prompt_hash"));
