@@ -73,7 +73,6 @@ struct SessionState {
 struct VerifyJob {
   HandoffId handoff;
   Attempt attempt = 0;
-  kv::SequenceView sequence;
   absl::Status rows;  // RowLedger::Complete at the seal
   transfer::Seal seal;
 };
