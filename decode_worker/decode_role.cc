@@ -49,6 +49,10 @@ absl::Status DecodeRole::Start(const worker::WorkerContext& context) {
   const worker::WorkerOptions& options = *context.options;
   worker::WorkerRuntime& runtime = *context.runtime;
   ASSIGN_OR_RETURN(tokenizer_, LoadTokenizer(options.model));
+  const std::vector<int32_t>& eos_token_ids =
+      runtime.checkpoint().generation_config().eos_token_ids;
+  vocabulary_ =
+      std::make_unique<OutputVocabulary>(tokenizer_.get(), eos_token_ids);
   metrics_ = std::make_unique<DecodeMetrics>(context.metrics);
   metrics_->worker()->SetRuntime(&runtime);
   ASSIGN_OR_RETURN(
@@ -74,10 +78,9 @@ absl::Status DecodeRole::Start(const worker::WorkerContext& context) {
                  .store = runtime.store(),
                  .pool = runtime.pool(),
                  .receiver = receiver_.get(),
-                 .tokenizer = tokenizer_.get(),
+                 .vocabulary = vocabulary_.get(),
                  .metrics = metrics_.get(),
-                 .eos_token_ids =
-                     runtime.checkpoint().generation_config().eos_token_ids,
+                 .eos_token_ids = eos_token_ids,
                  .max_seats = options_.max_batch == 0
                                   ? seats
                                   : std::min(seats, options_.max_batch),

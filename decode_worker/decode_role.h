@@ -14,6 +14,7 @@
 #include "common/worker/worker_main.h"
 #include "decode_worker/decode_worker.h"
 #include "decode_worker/metrics/decode_metrics.h"
+#include "decode_worker/output/output_vocabulary.h"
 #include "decode_worker/service/decode_service.h"
 
 namespace baton::decode_worker {
@@ -53,6 +54,7 @@ class DecodeRole final : public worker::WorkerRole {
   transfer::LateAcceptor acceptor_;
   // Destroyed in reverse: links end before what they deliver to.
   std::unique_ptr<tokenizer::Tokenizer> tokenizer_;  // null: none in the model
+  std::unique_ptr<OutputVocabulary> vocabulary_;
   std::unique_ptr<DecodeMetrics> metrics_;
   std::unique_ptr<DecodeWorker> worker_;
   std::unique_ptr<handoff::Receiver> receiver_;  // wakes the worker

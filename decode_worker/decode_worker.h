@@ -45,8 +45,8 @@ class DecodeWorker final : public DecodeBackend {
                 Attempt attempt) override;
   void Cancel(const std::shared_ptr<RequestOutput>& output,
               const absl::Status& status) override;
-  const tokenizer::Tokenizer* tokenizer() const override {
-    return options_.engine.tokenizer;
+  const OutputVocabulary* vocabulary() const override {
+    return options_.engine.vocabulary;
   }
   Clock* clock() const override { return options_.engine.clock; }
 

@@ -258,7 +258,7 @@ void Engine::StartSamples(Request* request,
                     .want_logprobs = start.logprobs.has_value()},
         .memory = std::move(memory[i]),
         .prompt_tokens = static_cast<int64_t>(start.prompt_ids.size()),
-        .tokenizer = options_.tokenizer,
+        .vocabulary = options_.vocabulary,
         .stop_set = start.stop_set}));
   }
   request->running = static_cast<int32_t>(request->samples.size());

@@ -26,7 +26,6 @@
 #include "common/model/model.h"
 #include "common/request/request.h"
 #include "common/tokenizer/stop_matcher.h"
-#include "common/tokenizer/tokenizer.h"
 #include "decode_worker/engine/sample.h"
 #include "decode_worker/metrics/decode_metrics.h"
 #include "decode_worker/output/output_pump.h"
@@ -41,7 +40,7 @@ struct EngineOptions {
   kv::KvStore* store = nullptr;
   kv::BlockPool* pool = nullptr;
   handoff::Receiver* receiver = nullptr;
-  const tokenizer::Tokenizer* tokenizer = nullptr;  // may be null
+  const OutputVocabulary* vocabulary = nullptr;
   DecodeMetrics* metrics = nullptr;
   std::vector<int32_t> eos_token_ids;
   int32_t max_seats = 0;  // sequences in one step at most

@@ -17,7 +17,7 @@ Sample::Sample(Config config)
              .processed = config.prompt_tokens},
       sampler_(config.sampler) {
   if (config.stop_set != nullptr && !config.stop_set->empty()) {
-    gate_.emplace(config.tokenizer, std::move(config.stop_set),
+    gate_.emplace(config.vocabulary, std::move(config.stop_set),
                   params_->min_tokens);
   }
 }

@@ -23,7 +23,7 @@ class Sample final {
     TokenSampler::Config sampler;
     SampleMemory memory = {};
     int64_t prompt_tokens = 0;
-    const tokenizer::Tokenizer* tokenizer = nullptr;  // may be null
+    const OutputVocabulary* vocabulary = nullptr;
     std::shared_ptr<const tokenizer::StopSet> stop_set = nullptr;  // null: none
   };
   explicit Sample(Config config);

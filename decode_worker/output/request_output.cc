@@ -14,7 +14,7 @@ RequestOutput::RequestOutput(RequestOutputOptions options)
   rendered_.reserve(pending_.size());
   for (int32_t i = 0; i < options_.samples; ++i) {
     rendered_.push_back(
-        {.text = TextRenderer(options_.tokenizer), .finished = std::nullopt});
+        {.text = TextRenderer(options_.vocabulary), .finished = std::nullopt});
   }
 }
 
@@ -187,13 +187,9 @@ std::optional<TokensEvent> RequestOutput::Render(Batch batch) {
 }
 
 LogprobEntry RequestOutput::EntryOf(int32_t id, float logprob) const {
-  LogprobEntry entry{.token_id = id, .logprob = logprob};
-  if (options_.tokenizer != nullptr) {
-    const absl::StatusOr<absl::string_view> bytes =
-        options_.tokenizer->TokenBytes(id);
-    if (bytes.ok()) entry.token_bytes = std::string(*bytes);
-  }
-  return entry;
+  return {.token_id = id,
+          .logprob = logprob,
+          .token_bytes = std::string(options_.vocabulary->TokenBytes(id))};
 }
 
 }  // namespace baton::decode_worker

@@ -15,8 +15,8 @@
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "common/request/request.h"
-#include "common/tokenizer/tokenizer.h"
 #include "decode_worker/output/output_event.h"
+#include "decode_worker/output/output_vocabulary.h"
 #include "decode_worker/output/text_renderer.h"
 #include "kernels/include/sampling.h"
 
@@ -41,7 +41,7 @@ struct SampleEnd {
 struct RequestOutputOptions {
   int32_t samples = 1;
   std::optional<int32_t> logprobs = std::nullopt;
-  const tokenizer::Tokenizer* tokenizer = nullptr;  // may be null
+  const OutputVocabulary* vocabulary = nullptr;  // outlives the output
   Clock* clock = Clock::Real();
   // There may be something to Take. Called by the output pump, never by the
   // step loop; any number of times.

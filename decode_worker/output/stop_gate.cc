@@ -2,17 +2,12 @@
 
 #include <optional>
 
+#include "absl/strings/string_view.h"
+
 namespace baton::decode_worker {
 
-absl::string_view OutputBytes(const tokenizer::Tokenizer* tokenizer,
-                              int32_t id) {
-  if (tokenizer == nullptr || tokenizer->IsSpecial(id)) return {};
-  const absl::StatusOr<absl::string_view> bytes = tokenizer->TokenBytes(id);
-  return bytes.ok() ? *bytes : absl::string_view();
-}
-
 StopGate::Result StopGate::Push(int32_t id) {
-  const absl::string_view bytes = OutputBytes(tokenizer_, id);
+  const absl::string_view bytes = vocabulary_->TextBytes(id);
   const int64_t size = static_cast<int64_t>(bytes.size());
   held_.push_back({bytes_, bytes_ + size});
   bytes_ += size;

@@ -6,16 +6,10 @@
 #include <deque>
 #include <memory>
 
-#include "absl/strings/string_view.h"
 #include "common/tokenizer/stop_matcher.h"
-#include "common/tokenizer/tokenizer.h"
+#include "decode_worker/output/output_vocabulary.h"
 
 namespace baton::decode_worker {
-
-// The bytes that an output token contributes to the text: none for special
-// tokens, for ids that the tokenizer does not have, and without a tokenizer.
-absl::string_view OutputBytes(const tokenizer::Tokenizer* tokenizer,
-                              int32_t id);
 
 // A token is safe once no byte of it can belong to a later match, so text
 // leaves in whole tokens and never ahead of its ids. On a match the tokens that
@@ -25,9 +19,9 @@ absl::string_view OutputBytes(const tokenizer::Tokenizer* tokenizer,
 // them, hence the delivered ids are never fewer. Used by one thread.
 class StopGate final {
  public:
-  StopGate(const tokenizer::Tokenizer* tokenizer,
+  StopGate(const OutputVocabulary* vocabulary,
            std::shared_ptr<const tokenizer::StopSet> stops, int32_t min_tokens)
-      : tokenizer_(tokenizer),
+      : vocabulary_(vocabulary),
         matcher_(std::move(stops)),
         unsearched_tokens_(min_tokens) {}
 
@@ -42,7 +36,7 @@ class StopGate final {
   Result Finish();
 
  private:
-  const tokenizer::Tokenizer* const tokenizer_;
+  const OutputVocabulary* const vocabulary_;
   tokenizer::StopMatcher matcher_;
   int32_t unsearched_tokens_;
   int64_t unsearched_bytes_ = 0;  // matcher offsets count from here

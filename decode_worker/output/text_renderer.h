@@ -5,7 +5,7 @@
 #include <string>
 
 #include "common/tokenizer/incremental_decoder.h"
-#include "common/tokenizer/tokenizer.h"
+#include "decode_worker/output/output_vocabulary.h"
 
 namespace baton::decode_worker {
 
@@ -13,10 +13,9 @@ namespace baton::decode_worker {
 // the bytes of all tokens up to the limit.
 class TextRenderer final {
  public:
-  // `tokenizer` may be null: there is no text then.
-  explicit TextRenderer(const tokenizer::Tokenizer* tokenizer)
-      : tokenizer_(tokenizer),
-        decoder_(tokenizer, tokenizer::DecodeOptions{}) {}
+  explicit TextRenderer(const OutputVocabulary* vocabulary)
+      : vocabulary_(vocabulary),
+        decoder_(/*tokenizer=*/nullptr, tokenizer::DecodeOptions{}) {}
 
   // Appends what became certain with this token.
   void Append(int32_t id, std::string* text);
@@ -27,8 +26,8 @@ class TextRenderer final {
   void Flush(std::string* text) { text->append(decoder_.Flush()); }
 
  private:
-  const tokenizer::Tokenizer* const tokenizer_;
-  tokenizer::IncrementalDecoder decoder_;
+  const OutputVocabulary* const vocabulary_;
+  tokenizer::IncrementalDecoder decoder_;  // fed with bytes only
   int64_t bytes_ = 0;
   int64_t limit_bytes_ = -1;  // none
 };

@@ -110,7 +110,7 @@ absl::Status DecodeCall::HandleStart() {
   auto output = std::make_shared<RequestOutput>(
       RequestOutputOptions{.samples = start.sampling.n,
                            .logprobs = start.logprobs,
-                           .tokenizer = backend_->tokenizer(),
+                           .vocabulary = backend_->vocabulary(),
                            .clock = backend_->clock(),
                            .on_ready =
                                [weak] {

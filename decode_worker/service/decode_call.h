@@ -12,7 +12,6 @@
 #include "baton/v1/decode.grpc.pb.h"
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
-#include "common/tokenizer/tokenizer.h"
 #include "decode_worker/output/request_output.h"
 #include "decode_worker/scheduler/start_request.h"
 
@@ -30,7 +29,7 @@ class DecodeBackend {
                         Attempt attempt) = 0;
   virtual void Cancel(const std::shared_ptr<RequestOutput>& output,
                       const absl::Status& status) = 0;
-  virtual const tokenizer::Tokenizer* tokenizer() const = 0;
+  virtual const OutputVocabulary* vocabulary() const = 0;
   virtual Clock* clock() const = 0;
 };
 

@@ -10,8 +10,16 @@
 #include <vector>
 
 #include "decode_worker/output/request_output.h"
+#include "tests/common/tokenizer/test_tokenizers.h"
 
 namespace baton::decode_worker {
+
+// Of the demo tokenizer; lives for ever.
+inline const OutputVocabulary& DemoVocabulary() {
+  static const auto* const vocabulary =
+      new OutputVocabulary(&testing::DemoTokenizer(), /*end_ids=*/{1});
+  return *vocabulary;
+}
 
 struct CollectedSample {
   std::vector<int32_t> ids;

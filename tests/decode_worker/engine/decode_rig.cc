@@ -5,7 +5,6 @@
 #include "common/base/check.h"
 #include "common/testing/paths.h"
 #include "common/testing/status_matchers.h"
-#include "tests/common/tokenizer/test_tokenizers.h"
 
 namespace baton::decode_worker {
 namespace {
@@ -48,21 +47,18 @@ DecodeRig::DecodeRig(const DecodeRigOptions& options) : metrics_(&metric_set) {
   store_ = *std::move(store);
   pool_ = std::make_unique<kv::BlockPool>(options.blocks, options.slots);
   for (int32_t i = 0; i < options.blocks; ++i) store_->PoisonBlock(BlockId{i});
-  engine_ = std::make_unique<Engine>(EngineOptions{.model = model_.get(),
-                                                   .store = store_.get(),
-                                                   .pool = pool_.get(),
-                                                   .receiver = &receiver,
-                                                   .tokenizer = &tokenizer(),
-                                                   .metrics = &metrics_,
-                                                   .eos_token_ids = {kEos},
-                                                   .max_seats = options.seats,
-                                                   .clock = &clock,
-                                                   .random = &random_,
-                                                   .poison_free_pages = true});
-}
-
-const tokenizer::Tokenizer& DecodeRig::tokenizer() const {
-  return testing::DemoTokenizer();
+  engine_ =
+      std::make_unique<Engine>(EngineOptions{.model = model_.get(),
+                                             .store = store_.get(),
+                                             .pool = pool_.get(),
+                                             .receiver = &receiver,
+                                             .vocabulary = &DemoVocabulary(),
+                                             .metrics = &metrics_,
+                                             .eos_token_ids = {kEos},
+                                             .max_seats = options.seats,
+                                             .clock = &clock,
+                                             .random = &random_,
+                                             .poison_free_pages = true});
 }
 
 std::unique_ptr<DecodeRig::Call> DecodeRig::Start(const Ask& ask) {
@@ -79,7 +75,7 @@ std::unique_ptr<DecodeRig::Call> DecodeRig::Start(const Ask& ask) {
   auto output = std::make_shared<RequestOutput>(
       RequestOutputOptions{.samples = ask.sampling.n,
                            .logprobs = ask.logprobs,
-                           .tokenizer = &tokenizer(),
+                           .vocabulary = &DemoVocabulary(),
                            .clock = &clock});
   auto call = std::make_unique<Call>(Call{.handoff = start.handoff,
                                           .prompt = ask.prompt,

@@ -62,7 +62,6 @@ class DecodeRig final {
   Engine& engine() { return *engine_; }
   kv::BlockPool& pool() { return *pool_; }
   model::Model& model() { return *model_; }
-  const tokenizer::Tokenizer& tokenizer() const;
 
   testing::FakeClock clock;
   FakeReceiver receiver;

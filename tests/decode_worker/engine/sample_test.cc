@@ -36,7 +36,7 @@ class SampleRun {
         prompt_(std::move(prompt)),
         output_({.samples = 1,
                  .logprobs = logprobs,
-                 .tokenizer = &DemoTokenizer(),
+                 .vocabulary = &DemoVocabulary(),
                  .on_ready = nullptr,
                  .on_cut = nullptr}),
         got(1) {
@@ -53,7 +53,7 @@ class SampleRun {
                                    .want_logprobs = logprobs.has_value()},
                        .memory = {.blocks = {}},
                        .prompt_tokens = static_cast<int64_t>(prompt_.size()),
-                       .tokenizer = &DemoTokenizer(),
+                       .vocabulary = &DemoVocabulary(),
                        .stop_set = *stops});
   }
 

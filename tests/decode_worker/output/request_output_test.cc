@@ -43,7 +43,7 @@ class RequestOutputTest : public ::testing::Test {
                                       int32_t max_event_tokens = 1024) {
     auto output = std::make_unique<RequestOutput>(
         RequestOutputOptions{.samples = samples,
-                             .tokenizer = &DemoTokenizer(),
+                             .vocabulary = &DemoVocabulary(),
                              .clock = &clock_,
                              .on_ready = nullptr,
                              .on_cut = nullptr,
@@ -116,6 +116,20 @@ TEST_F(RequestOutputTest, DeliversTheEndTokenWithoutText) {
     EXPECT_EQ(got.samples[0].ids.size(), hi + 1);
     EXPECT_EQ(got.samples[0].ids.back(), end_id);
   }
+}
+
+TEST_F(RequestOutputTest, LeavesOutSentenceMarksAndKeepsOtherAddedTokens) {
+  const auto output = Make(1);
+  std::vector<OutputToken> tokens;
+  for (const int32_t id : {0, 2, 1, *DemoTokenizer().IdOf("</think>"),
+                           *DemoTokenizer().IdOf("What")}) {
+    tokens.push_back({.id = id});
+  }
+  output->Append(0, absl::MakeSpan(tokens), SampleEnd{FinishReason::kLength});
+  Collected got(1);
+  got.Drain(output.get());
+  EXPECT_EQ(got.samples[0].text, "</think>What");
+  EXPECT_EQ(got.samples[0].ids.size(), 5u);
 }
 
 TEST_F(RequestOutputTest, CutsTextInsideATokenBeforeAStopString) {
@@ -207,7 +221,7 @@ TEST_F(RequestOutputTest, StallsFromTakeUntilWritten) {
 TEST_F(RequestOutputTest, GivesBytesOfEveryAlternative) {
   RequestOutput output({.samples = 1,
                         .logprobs = 2,
-                        .tokenizer = &DemoTokenizer(),
+                        .vocabulary = &DemoVocabulary(),
                         .clock = &clock_,
                         .on_ready = nullptr,
                         .on_cut = nullptr});
@@ -228,8 +242,9 @@ TEST_F(RequestOutputTest, GivesBytesOfEveryAlternative) {
 }
 
 TEST_F(RequestOutputTest, WorksWithoutATokenizer) {
+  const OutputVocabulary none(/*tokenizer=*/nullptr, {1});
   RequestOutput output({.samples = 1,
-                        .tokenizer = nullptr,
+                        .vocabulary = &none,
                         .clock = &clock_,
                         .on_ready = nullptr,
                         .on_cut = nullptr});

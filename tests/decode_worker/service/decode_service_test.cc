@@ -15,6 +15,7 @@
 #include "common/testing/status_matchers.h"
 #include "decode_worker/output/output_pump.h"
 #include "tests/common/tokenizer/test_tokenizers.h"
+#include "tests/decode_worker/collected.h"
 
 namespace baton::decode_worker {
 namespace {
@@ -51,8 +52,8 @@ class FakeBackend final : public DecodeBackend {
     output->End(status);
     output->NotifyReady();
   }
-  const tokenizer::Tokenizer* tokenizer() const override {
-    return &DemoTokenizer();
+  const OutputVocabulary* vocabulary() const override {
+    return &DemoVocabulary();
   }
   Clock* clock() const override { return Clock::Real(); }
 
@@ -231,6 +232,7 @@ TEST_F(DecodeServiceTest, CarriesEveryFieldInAndEveryEventOut) {
   EXPECT_EQ(text, "ab");
   EXPECT_EQ(finished, 2);
   EXPECT_OK(rpc::FromGrpc(stream_->Finish()));
+  server_->Shutdown(absl::Seconds(5));  // returns after the call's end
   EXPECT_TRUE(output->closed());
 }
 
