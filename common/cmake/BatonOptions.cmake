@@ -42,6 +42,10 @@ if(BATON_FAULT_POINTS)
     BATON_FAULT_POINTS=1)
 endif()
 
+if(NOT BATON_SANITIZE STREQUAL "")
+  # Instrumented code is slow to compile at -O2 and gains little.
+  set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O1 -g1")
+endif()
 if(BATON_SANITIZE STREQUAL "address")
   add_compile_options(-fsanitize=address,undefined -fno-omit-frame-pointer
                       -fno-sanitize-recover=undefined)

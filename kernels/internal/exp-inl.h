@@ -1,5 +1,6 @@
 // exp(x) for 16 lanes in fp32, about 1 ulp, element-wise (no result depends on
-// a neighbouring lane). Below -87 the result is 0, above 88 it stays finite.
+// a neighbouring lane). Below -87 the result is 0, above 88 it is infinite, so
+// that a sigmoid far out is 0 as it is in the reference.
 // Re-included once per target (Highway).
 #if defined(BATON_KERNELS_INTERNAL_EXP_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef BATON_KERNELS_INTERNAL_EXP_INL_H_
@@ -7,6 +8,8 @@
 #else
 #define BATON_KERNELS_INTERNAL_EXP_INL_H_
 #endif
+
+#include <cmath>
 
 #include "hwy/highway.h"
 #include "kernels/internal/vec16-inl.h"
@@ -39,7 +42,9 @@ HWY_INLINE VF ExpPart(VF x) {
   p = hn::MulAdd(p, r, hn::Set(d, 1.0f));
   const auto scale =
       hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(n, hn::Set(di, 127))));
-  const VF value = hn::IfThenZeroElse(tiny, hn::Mul(p, scale));
+  const VF value =
+      hn::IfThenElse(hn::Gt(x, hn::Set(d, 88.0f)), hn::Set(d, HUGE_VALF),
+                     hn::IfThenZeroElse(tiny, hn::Mul(p, scale)));
   return hn::IfThenElse(hn::Eq(x, x), value, x);
 }
 

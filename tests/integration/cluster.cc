@@ -142,7 +142,9 @@ absl::Status Cluster::StartMember(Member* member) {
   ASSIGN_OR_RETURN(Process process, Process::Start(member->options));
   member->process = std::make_unique<Process>(std::move(process));
   const auto field = [&](const std::string& key) {
-    return WaitForLogField(member->log_file, "listening", key, kStartTimeout);
+    return WaitForLogField(member->log_file,
+                           IsRouter(*member) ? "router_ready" : "listening",
+                           key, kStartTimeout);
   };
   const auto fix = [&](const std::string& flag, const std::string& value) {
     auto& args = member->options.args;
@@ -150,7 +152,7 @@ absl::Status Cluster::StartMember(Member* member) {
       if (args[i] == flag) args[i + 1] = value;
     }
   };
-  ASSIGN_OR_RETURN(member->grpc, field(IsRouter(*member) ? "public" : "grpc"));
+  ASSIGN_OR_RETURN(member->grpc, field(IsRouter(*member) ? "listen" : "grpc"));
   ASSIGN_OR_RETURN(member->metrics, field("metrics"));
   fix("--listen", member->grpc);
   fix("--metrics", member->metrics);
