@@ -93,8 +93,11 @@ absl::Status Run(WorkerOptions options, WorkerRole* role,
   // Never destroyed: bugs may be reported and counted until the process ends.
   static metrics::MetricSet& metric_set = *new metrics::MetricSet;
   metrics::InstallBugCounter(&metric_set);
-  ASSIGN_OR_RETURN(const auto metrics_server,
-                   metrics::MetricsServer::Start(options.metrics, metric_set));
+  std::unique_ptr<metrics::MetricsServer> metrics_server;
+  if (!options.metrics.empty()) {
+    ASSIGN_OR_RETURN(metrics_server, metrics::MetricsServer::Start(
+                                         options.metrics, metric_set));
+  }
   WorkerContext context{.options = &options, .metrics = &metric_set};
   do {
     context.incarnation = context.random->Uint64();
@@ -107,10 +110,12 @@ absl::Status Run(WorkerOptions options, WorkerRole* role,
   context.bound = server->address();
   context.advertise =
       options.advertise.empty() ? server->address() : options.advertise;
-  LogInfo("listening", {{"grpc", server->address()},
-                        {"advertise", context.advertise},
-                        {"metrics", metrics_server->address()},
-                        {"incarnation", context.incarnation}});
+  LogInfo("listening",
+          {{"grpc", server->address()},
+           {"advertise", context.advertise},
+           {"metrics",
+            metrics_server == nullptr ? "none" : metrics_server->address()},
+           {"incarnation", context.incarnation}});
 
   ASSIGN_OR_RETURN(const auto runtime, WorkerRuntime::Create(options));
   context.runtime = runtime.get();

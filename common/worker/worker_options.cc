@@ -49,7 +49,8 @@ void AddWorkerFlags(CLI::App& app, WorkerOptions* options) {
   app.add_option("--advertise", options->advertise,
                  "host:port that routers and workers dial (default: as bound)");
   app.add_option("--metrics", options->metrics,
-                 "Address host:port of /metrics; port 0 takes a free one")
+                 "Address host:port of /metrics; port 0 takes a free one, "
+                 "empty: not served")
       ->capture_default_str();
   app.add_option("--routers", options->routers,
                  "Cluster addresses of all routers, host:port,...")
@@ -99,7 +100,9 @@ absl::Status FinishWorkerOptions(WorkerOptions* options) {
     return BadFlag("--name", options->name, "1 to 128 characters");
   }
   RETURN_IF_ERROR(CheckHostPort("--listen", options->listen, 0));
-  RETURN_IF_ERROR(CheckHostPort("--metrics", options->metrics, 0));
+  if (!options->metrics.empty()) {
+    RETURN_IF_ERROR(CheckHostPort("--metrics", options->metrics, 0));
+  }
   if (!options->advertise.empty()) {
     RETURN_IF_ERROR(CheckHostPort("--advertise", options->advertise, 1));
   }

@@ -20,7 +20,7 @@ struct WorkerOptions {
   std::string name;  // unique in the cluster, stable over restarts
   std::string listen = "127.0.0.1:0";   // gRPC; port 0: any free one
   std::string advertise;                // what others dial; empty: as bound
-  std::string metrics = "127.0.0.1:0";  // Prometheus /metrics
+  std::string metrics = "127.0.0.1:0";  // /metrics; empty: not served
   std::vector<std::string> routers;     // cluster addresses, host:port
   std::string model;                    // checkpoint folder
   std::string policy = "exact";         // ComputePolicy preset

@@ -95,6 +95,9 @@ bool Engine::Iterate() {
   StartSends();
   const bool stepped = RunStep();
   Publish();
+  if (had_events) {
+    PublishSent();  // so that a scrape after a verdict counts its bytes
+  }
   return had_events || stepped;
 }
 
@@ -432,6 +435,11 @@ void Engine::Audit() {
       ReportBug("prefill.unquiet", ToHex(prompt->request.handoff));
     }
   }
+  PublishSent();
+}
+
+void Engine::PublishSent() {
+  auto& metrics = deps_.metrics->common();
   const handoff::SenderStats stats = deps_.sender->stats();
   for (const auto& [component, bytes] : stats.bytes) {
     metrics.SetHandoffBytes(component, bytes);

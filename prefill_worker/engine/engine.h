@@ -120,6 +120,8 @@ class Engine final {
   absl::Duration EtaFor(int64_t tokens_ahead) const;
   absl::Status Overloaded(absl::string_view what) const;
   void Publish();
+  // The sender's counters.
+  void PublishSent();
 
   const EngineOptions options_;
   const EngineDependencies deps_;
