@@ -1,4 +1,6 @@
 // baton-router: flags, wiring, signals.
+#include <grpc/grpc.h>
+
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdint>
@@ -43,7 +45,8 @@ void AddFlags(CLI::App* cli, Flags* flags) {
                   "Public gRPC address: inference, health, reflection");
   cli->add_option("--cluster", o.cluster,
                   "gRPC address where workers register");
-  cli->add_option("--metrics", o.metrics, "HTTP address of /metrics; empty: not served");
+  cli->add_option("--metrics", o.metrics,
+                  "HTTP address of /metrics; empty: not served");
   cli->add_option("--model-digest", o.model_digest,
                   "Digest that workers must have (hex); the first worker "
                   "fixes it otherwise");
@@ -133,6 +136,9 @@ int Main(int argc, char** argv) {
   sigaddset(&signals, SIGINT);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
+  // Held to the end of the process: with its last user gRPC would shut its
+  // threads down, which can wait ten seconds for an idle connection's poll.
+  grpc_init();
 
   if (const absl::Status faults = ArmFaultsFromEnvironment(); !faults.ok()) {
     std::fprintf(stderr, "baton-router: %s\n", faults.ToString().c_str());

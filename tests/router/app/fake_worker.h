@@ -63,6 +63,8 @@ struct WorkerScript {
   std::string text = "ab ";
   // After the tokens, wait for the router's cancel instead of finishing.
   bool hang = false;
+  // The same for every so manieth call; 0: none.
+  int hang_every = 0;
   // After this many tokens the call ends with UNAVAILABLE.
   int die_after = -1;
   // What happened.
@@ -125,14 +127,16 @@ class FakeDecode final : public v1::DecodeService::Service {
       : link_(link), script_(script) {}
 
   grpc::Status Decode(grpc::ServerContext* context, Stream* stream) override {
-    ++script_->calls;
-    const grpc::Status status = Play(context, stream);
+    const int call = ++script_->calls;
+    const bool hang = script_->hang || (script_->hang_every > 0 &&
+                                        call % script_->hang_every == 0);
+    const grpc::Status status = Play(context, stream, hang);
     if (context->IsCancelled()) ++script_->cancelled;
     return status;
   }
 
  private:
-  grpc::Status Play(grpc::ServerContext* context, Stream* stream) {
+  grpc::Status Play(grpc::ServerContext* context, Stream* stream, bool hang) {
     v1::DecodeRequest request;
     if (!stream->Read(&request) || !request.has_start()) {
       return {grpc::StatusCode::CANCELLED, "no start"};
@@ -181,7 +185,7 @@ class FakeDecode final : public v1::DecodeService::Service {
         }
         ++script_->tokens_written;
       }
-      if (script_->hang) {
+      if (hang) {
         (void)WaitUntil([&] { return context->IsCancelled(); });
         return {grpc::StatusCode::CANCELLED, "hung"};
       }

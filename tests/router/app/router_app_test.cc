@@ -2,6 +2,7 @@
 #include "router/app/router_app.h"
 
 #include <gmock/gmock.h>
+#include <grpc/grpc.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
@@ -40,6 +41,8 @@ struct Answer {
 
 class RouterAppTest : public ::testing::Test {
  protected:
+  // As in main: gRPC's own shutdown between tests can take ten seconds.
+  static void SetUpTestSuite() { grpc_init(); }
   void SetUp() override {
     bugs_before_ = BugCount();
     options_.listen = "127.0.0.1:0";
@@ -319,6 +322,54 @@ TEST_F(RouterAppTest, ClusterStatusAndModelInfoSayWhatIsThere) {
   EXPECT_EQ(info.context_tokens(), 4096);
   EXPECT_EQ(info.vocab_size(), 2048);
   EXPECT_EQ(info.state_format(), "fake");
+}
+
+TEST_F(RouterAppTest, CancelStormLeavesNothingBehind) {
+  constexpr int kRequests = 200;
+  decode_script_.tokens = 20;
+  decode_script_.hang_every = 3;  // only a cancel ends these
+  options_.queue.max_running = 16;
+  StartCluster();
+  SeededRandom random(11);
+  int ended = 0;
+  for (int round = 0; round < kRequests / 10; ++round) {
+    std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
+    std::vector<std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>>>
+        streams;
+    for (int i = 0; i < 10; ++i) {
+      contexts.push_back(std::make_unique<grpc::ClientContext>());
+      streams.push_back(stub_->Generate(contexts.back().get(), ChatRequest()));
+    }
+    for (size_t i = 0; i < streams.size(); ++i) {
+      v1::GenerateResponse response;
+      // From no event at all to the whole answer.
+      for (uint64_t reads = random.Uint64() % 21; reads > 0; --reads) {
+        if (!streams[i]->Read(&response)) break;
+      }
+      contexts[i]->TryCancel();
+      while (streams[i]->Read(&response)) {
+      }
+      const grpc::Status status = streams[i]->Finish();
+      EXPECT_TRUE(status.ok() ||
+                  status.error_code() == grpc::StatusCode::CANCELLED)
+          << status.error_message();
+      ++ended;
+    }
+  }
+  EXPECT_EQ(ended, kRequests);
+  ExpectIdle();
+  const auto total = [&](const std::string& outcome) {
+    const std::string text = router_->ExposeMetrics();
+    const std::string key =
+        absl::StrCat("baton_requests_total{outcome=\"", outcome, "\"} ");
+    return std::stoi(text.substr(text.find(key) + key.size()));
+  };
+  // A call that was cancelled before it left the client never arrived.
+  EXPECT_LE(total("ok") + total("cancelled"), kRequests);
+  EXPECT_GT(total("cancelled"), 0);
+  for (const char* fault : {"worker_lost", "bug", "unspecified"}) {
+    EXPECT_EQ(total(fault), 0) << fault;
+  }
 }
 
 struct RawAnswer {
