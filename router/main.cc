@@ -15,6 +15,7 @@
 #include "common/base/fault_point.h"
 #include "common/base/log.h"
 #include "common/base/random.h"
+#include "common/metrics/metrics.h"
 #include "router/app/router_app.h"
 
 namespace baton::router {
@@ -151,6 +152,7 @@ int Main(int argc, char** argv) {
                  router.status().ToString().c_str());
     return 1;
   }
+  baton::metrics::InstallBugCounter((*router)->metric_set());
   int signal = 0;
   sigwait(&signals, &signal);
   LogInfo("signal", {{"number", signal}});

@@ -240,6 +240,9 @@ std::string RouterApp::metrics_address() const {
 }
 int64_t RouterApp::running_requests() const { return parts_->table.size(); }
 int64_t RouterApp::live_calls() const { return parts_->legs->live_calls(); }
+baton::metrics::MetricSet* RouterApp::metric_set() {
+  return &parts_->metric_set;
+}
 std::string RouterApp::ExposeMetrics() const {
   return parts_->metric_set.Expose();
 }

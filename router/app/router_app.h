@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/base/random.h"
+#include "common/metrics/metrics.h"
 #include "common/rpc/server.h"
 #include "router/dispatch/admission_queue.h"
 #include "router/dispatch/run.h"
@@ -57,6 +58,8 @@ class RouterApp final {
   int64_t running_requests() const;
   int64_t live_calls() const;
   std::string ExposeMetrics() const;
+  // For the process-wide counter of bugs; lives as long as this.
+  baton::metrics::MetricSet* metric_set();
 
  private:
   struct Parts;

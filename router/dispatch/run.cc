@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/log.h"
@@ -343,10 +342,10 @@ void Run::Conclude() {
   const Timeline timeline = MakeTimeline();
   context_->metrics->RequestEnded(final_, Now() - spec_.accepted);
   LogInfo("request_ended", {{"request", ToHex(spec_.id)},
-                            {"label", absl::CEscape(spec_.label)},
+                            {"label", spec_.label},
                             {"outcome", metrics::OutcomeOf(final_)},
                             {"code", absl::StatusCodeToString(final_.code())},
-                            {"message", absl::CEscape(final_.message())},
+                            {"message", final_.message()},
                             {"prompt_tokens", spec_.prompt_tokens()},
                             {"output_tokens", ledger_.output_tokens()},
                             {"n", spec_.sampling.n},

@@ -6,7 +6,6 @@
 #include <variant>
 #include <vector>
 
-#include "absl/strings/escaping.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/request/request.h"
@@ -87,7 +86,7 @@ void GenerateReactor::FinishEarly(const absl::Status& status) {
   deps_->run->metrics->RequestEnded(status, duration);
   LogInfo("request_refused", {{"outcome", metrics::OutcomeOf(status)},
                               {"code", absl::StatusCodeToString(status.code())},
-                              {"message", absl::CEscape(status.message())}});
+                              {"message", status.message()}});
   Finish(status);
 }
 

@@ -244,6 +244,8 @@ TEST_F(RunTest, ReservesJustInTimeWhenThePromptHasToWait) {
   EXPECT_TRUE(legs_.decodes.empty());
   Advance(absl::Milliseconds(1));  // reserve_ahead is 200 ms
   EXPECT_EQ(run->state(), RunState::kReserving);
+  run->ClientGone();
+  ExpectClean();
 }
 
 TEST_F(RunTest, ReservesWhenThePromptStartsBeforeItsEstimate) {
@@ -253,6 +255,8 @@ TEST_F(RunTest, ReservesWhenThePromptStartsBeforeItsEstimate) {
   legs_.prefill().send(PrefillAdmitted{absl::Seconds(20)});
   legs_.prefill().send(PrefillStarted{});
   EXPECT_EQ(run->state(), RunState::kReserving);
+  run->ClientGone();
+  ExpectClean();
 }
 
 TEST_F(RunTest, SecondPrefillStartsOnlyAfterReticketed) {
