@@ -1,5 +1,6 @@
 #include "router/app/router_app.h"
 
+#include <filesystem>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -70,6 +71,25 @@ struct RouterApp::Parts {
   std::unique_ptr<rpc::Server> cluster_server;
   std::unique_ptr<rpc::Server> public_server;
 
+  // A checkpoint without tokenizer.json is served by token ids only.
+  absl::Status LoadTokenizer() {
+    const std::string path = absl::StrCat(options.model_dir, "/tokenizer.json");
+    std::error_code ignored;  // unreadable: FromFile says why
+    if (!std::filesystem::exists(path, ignored)) {
+      LogWarning("no_tokenizer", {{"path", path}});
+      return absl::OkStatus();
+    }
+    ASSIGN_OR_RETURN(tokenizer, tokenizer::Tokenizer::FromFile(path));
+    if (tokenizer->vocab_size() > facts.vocab_size) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, " has ids up to ", tokenizer->vocab_size() - 1,
+                       ", config.json a vocabulary of ", facts.vocab_size));
+    }
+    ASSIGN_OR_RETURN(chat_encoder,
+                     chat::ChatEncoder::Create(tokenizer.get(), {}));
+    return absl::OkStatus();
+  }
+
   // Guards health and the end; taken before any other lock.
   Mutex mu;
   bool draining BATON_GUARDED_BY(mu) = false;
@@ -91,16 +111,7 @@ absl::StatusOr<std::unique_ptr<RouterApp>> RouterApp::Start(
   ASSIGN_OR_RETURN(const std::string digest,
                    DigestFromHex(options.model_digest));
   ASSIGN_OR_RETURN(p.facts, frontend::ReadModelFacts(options.model_dir));
-  ASSIGN_OR_RETURN(p.tokenizer, tokenizer::Tokenizer::FromFile(absl::StrCat(
-                                    options.model_dir, "/tokenizer.json")));
-  if (p.tokenizer->vocab_size() > p.facts.vocab_size) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(options.model_dir, ": tokenizer.json has ids up to ",
-                     p.tokenizer->vocab_size() - 1,
-                     ", config.json a vocabulary of ", p.facts.vocab_size));
-  }
-  ASSIGN_OR_RETURN(p.chat_encoder,
-                   chat::ChatEncoder::Create(p.tokenizer.get(), {}));
+  RETURN_IF_ERROR(p.LoadTokenizer());
 
   p.metrics = std::make_unique<metrics::RouterMetrics>(&p.metric_set);
   p.registry = std::make_unique<registry::Registry>(

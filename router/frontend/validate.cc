@@ -163,7 +163,8 @@ absl::Status Validator::CheckTokenIds(const v1::TokenIds& ids) const {
   }
   for (int i = 0; i < ids.ids_size(); ++i) {
     const int32_t id = ids.ids(i);
-    if (id < 0 || id >= facts_.vocab_size || !tokenizer_->Contains(id)) {
+    if (id < 0 || id >= facts_.vocab_size ||
+        (tokenizer_ != nullptr && !tokenizer_->Contains(id))) {
       return InvalidField("token_ids",
                           absl::StrCat("unknown token id ", id, " at ", i,
                                        ", expected ids of the vocabulary, 0 "
@@ -190,6 +191,13 @@ absl::StatusOr<std::vector<int32_t>> Validator::EncodeChat(
 
 absl::StatusOr<std::vector<int32_t>> Validator::Encode(
     const v1::GenerateRequest& request) const {
+  if (tokenizer_ == nullptr &&
+      request.input_case() != v1::GenerateRequest::INPUT_NOT_SET &&
+      !request.has_token_ids()) {
+    return Unsupported(request.has_chat() ? "chat" : "prompt",
+                       "this checkpoint has no tokenizer.json, expected "
+                       "token_ids");
+  }
   const auto check_bytes = [this](absl::string_view field, int64_t bytes) {
     if (bytes <= limits_.max_prompt_bytes) return absl::OkStatus();
     return InvalidField(field, absl::StrCat(bytes, " bytes of text, at most ",

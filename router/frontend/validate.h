@@ -28,7 +28,8 @@ struct RequestLimits {
   bool allow_placement = false;
 };
 
-// Thread-safe; everything it points to outlives it.
+// Thread-safe; everything it points to outlives it. Tokenizer and encoder are
+// null for a checkpoint without tokenizer.json: token ids only.
 class Validator final {
  public:
   Validator(const ModelFacts& facts, const RequestLimits& limits,

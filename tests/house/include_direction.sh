@@ -28,21 +28,23 @@ declare -A allowed=(
   [decode_worker]="common/base common/config common/handoff common/kv common/metrics common/model common/request common/rpc common/tokenizer common/transfer common/worker kernels proto"
 )
 # Files that may see generated types: the edges.
-proto_edges='^(common/(rpc|cli)/|common/transfer/grpc|common/handoff/ticket_proto|common/worker/registration|router/(frontend|legs|registry)/|(prefill|decode)_worker/service/)'
+proto_edges='^(common/(rpc|cli)/|common/transfer/(grpc|link_proto)|common/handoff/ticket_proto|common/worker/registration|router/(frontend|legs|registry)/|(prefill|decode)_worker/service/)'
 
 bad=0
+# Sets `room` (no subshell: there are thousands of lines).
 room_of() {
-  case $1 in
-    common/*/*) echo "$1" | cut -d/ -f1-2 ;;
-    *) echo "${1%%/*}" ;;
-  esac
+  room=${1%%/*}
+  if [[ $room == common ]]; then
+    room=${1#common/}
+    room=common/${room%%/*}
+  fi
 }
 while IFS=: read -r file include; do
-  from=$(room_of "$file")
+  room_of "$file"; from=$room
   case $include in
     baton/v1/*) to=proto ;;
     common/* | kernels/* | router/* | prefill_worker/* | decode_worker/* | \
-      tests/*) to=$(room_of "$include") ;;
+      tests/*) room_of "$include"; to=$room ;;
     absl/* | grpc*)
       [[ $from == kernels ]] && { echo "$file includes $include"; bad=1; }
       continue ;;

@@ -37,14 +37,17 @@ TEST(Metrics, EqualWhatTheClientsSaw) {
                                   .output_tokens = 20});
   ASSERT_TRUE(load.ok()) << load.status().ToString();
   ASSERT_EQ(load->completed, 24);
-  // Five more that go away before their first token.
+  // Five more that go away before their first token. Their prompt counts from
+  // the moment that a worker took it, which is when Started is sent.
+  int64_t started_tokens = 0;
   v1::GenerateRequest slow;
   for (int i = 0; i < 2000; ++i) slow.mutable_token_ids()->add_ids(300 + i % 9);
   slow.mutable_sampling()->set_max_tokens(2);
   for (int i = 0; i < 5; ++i) {
     EXPECT_EQ(cluster.client()
                   .Generate(slow, absl::Milliseconds(100),
-                            [](const v1::GenerateResponse& event) {
+                            [&](const v1::GenerateResponse& event) {
+                              started_tokens += event.started().prompt_tokens();
                               EXPECT_FALSE(event.has_delta());
                               return true;
                             })
@@ -65,7 +68,7 @@ TEST(Metrics, EqualWhatTheClientsSaw) {
   EXPECT_EQ(load->output_tokens, 24 * 20);
   EXPECT_EQ(router->at("baton_inter_token_latency_seconds_count"), 24 * 19);
   EXPECT_EQ(router->at("baton_prompt_tokens_total"),
-            static_cast<double>(load->prompt_tokens + 5 * 2000));
+            static_cast<double>(load->prompt_tokens + started_tokens));
   double prefilled = 0;
   for (const char* worker : {"prefill-0", "prefill-1"}) {
     const double tokens =

@@ -78,6 +78,26 @@ class ValidateTest : public ::testing::Test {
   registry::Snapshot workers_;
 };
 
+TEST_F(ValidateTest, WithoutATokenizerServesTokenIdsOnly) {
+  const Validator validator(DemoModel().facts, limits_, /*tokenizer=*/nullptr,
+                            /*chat_encoder=*/nullptr, &random_);
+  EXPECT_OK(validator.MakeSpec(Ids(3), workers_));
+  v1::GenerateRequest bad = Ids(3);
+  bad.mutable_token_ids()->add_ids(2048);
+  EXPECT_THAT(validator.MakeSpec(bad, workers_),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+  v1::GenerateRequest text;
+  text.set_prompt("Hello");
+  v1::GenerateRequest chat;
+  chat.mutable_chat()->add_messages()->set_role(v1::ROLE_USER);
+  for (const v1::GenerateRequest& request : {text, chat}) {
+    const auto spec = validator.MakeSpec(request, workers_);
+    EXPECT_THAT(spec, StatusIs(absl::StatusCode::kInvalidArgument,
+                               HasSubstr("expected token_ids")));
+    EXPECT_EQ(request::InfoOf(spec.status()).reason, ErrorReason::kUnsupported);
+  }
+}
+
 struct BadInput {
   const char* name;
   std::function<void(v1::GenerateRequest*)> change;  // of a good request
