@@ -51,6 +51,13 @@ function(baton_test)
   set_tests_properties(${ARG_NAME} PROPERTIES
     LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
     ENVIRONMENT "BATON_SOURCE_DIR=${PROJECT_SOURCE_DIR};BATON_BINARY_DIR=${PROJECT_BINARY_DIR};${ARG_ENV}")
+  # tests_LABEL builds what ctest --label-regex LABEL runs (tests/run.sh).
+  foreach(label IN LISTS ARG_LABELS)
+    if(NOT TARGET tests_${label})
+      add_custom_target(tests_${label})
+    endif()
+    add_dependencies(tests_${label} ${ARG_NAME})
+  endforeach()
 endfunction()
 
 # baton_benchmark(NAME tokenizer_benchmark SRCS ... DEPS ...): Google Benchmark,
