@@ -6,8 +6,6 @@ option(BATON_FAULT_POINTS
        OFF)
 set(BATON_SANITIZE "" CACHE STRING
     "Sanitizers to compile with: empty, 'address' (with undefined), 'thread'")
-set(BATON_CUDA "auto" CACHE STRING
-    "CUDA kernels: auto (when nvcc is found), on, off")
 
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE RelWithDebInfo CACHE STRING "" FORCE)
