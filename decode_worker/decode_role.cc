@@ -88,10 +88,10 @@ absl::Status DecodeRole::Start(const worker::WorkerContext& context) {
                  .random = context.random,
                  .slow_reader_timeout = options_.slow_reader_timeout,
                  .poison_free_pages = options.poison_free_pages},
+      .metrics = context.metrics,
       .limits = {.vocab_size = runtime.model()->vocab_size(),
                  .model_digest = runtime.model_digest(),
                  .has_tokenizer = tokenizer_ != nullptr},
-      .on_audit = [this] { PublishReceiver(); },
       .on_admitted = [this](HandoffId handoff) { NoteAdmitted(handoff); }});
   worker_->Start();
   acceptor_.Set(receiver_->acceptor());
@@ -107,14 +107,6 @@ void DecodeRole::SetRegistration(worker::Registration* registration) {
 void DecodeRole::NoteAdmitted(HandoffId handoff) {
   MutexLock lock(&mu_);
   if (registration_ != nullptr) registration_->NoteAdmitted(handoff);
-}
-
-void DecodeRole::PublishReceiver() {
-  const handoff::ReceiverStats stats = receiver_->stats();
-  for (const auto& [component, bytes] : stats.bytes) {
-    metrics_->worker()->SetHandoffBytes(component, bytes);
-  }
-  metrics_->worker()->SetLinksUp(stats.links_up);
 }
 
 void DecodeRole::Stop() {

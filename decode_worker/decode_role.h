@@ -47,7 +47,6 @@ class DecodeRole final : public worker::WorkerRole {
 
  private:
   void NoteAdmitted(HandoffId handoff);
-  void PublishReceiver();
 
   const DecodeOptions options_;
   DecodeService service_;

@@ -31,12 +31,10 @@ DecodeWorker::DecodeWorker(DecodeWorkerOptions options)
       loop_({.name = "decode-step",
              .clock = options_.engine.clock,
              .iterate = [this] { return engine_.Iterate(); },
-             .audit =
-                 [this] {
-                   engine_.Audit();
-                   if (options_.on_audit) options_.on_audit();
-                 },
-             .on_stop = [this] { engine_.EndAll(Stopping()); }}) {}
+             .audit = [this] { engine_.Audit(); },
+             .on_stop = [this] { engine_.EndAll(Stopping()); }}),
+      on_scrape_(std::make_unique<metrics::ScrapeUpdate>(
+          *options_.metrics, [this] { engine_.SetGauges(); })) {}
 
 DecodeWorker::~DecodeWorker() { Stop(); }
 
@@ -75,8 +73,9 @@ void DecodeWorker::Reticket(const std::shared_ptr<RequestOutput>& output,
 
 void DecodeWorker::Cancel(const std::shared_ptr<RequestOutput>& output,
                           const absl::Status& status) {
-  (void)loop_.PostNotice(
-      [this, output, status] { engine_.Cancel(output.get(), status); });
+  (void)loop_.PostNotice([this, output, status, step = engine_.stats().steps] {
+    engine_.Cancel(output.get(), status, step);
+  });
 }
 
 void DecodeWorker::BeginDrain() {
@@ -101,6 +100,12 @@ worker::WorkerLoad DecodeWorker::load() const {
           .sequences = stats.reserved + stats.running + stats.quiescing};
 }
 
-void DecodeWorker::Stop() { loop_.Stop(); }
+void DecodeWorker::Stop() {
+  loop_.Stop();
+  if (on_scrape_ != nullptr) {
+    on_scrape_ = nullptr;
+    engine_.SetGauges();  // what scrapes tell from here on
+  }
+}
 
 }  // namespace baton::decode_worker

@@ -18,10 +18,9 @@
 namespace baton::decode_worker {
 
 struct DecodeWorkerOptions {
-  EngineOptions engine;  // `notify` is set by the worker
+  EngineOptions engine;                   // `notify` is set by the worker
+  metrics::MetricSet* metrics = nullptr;  // of engine.metrics
   StartLimits limits;
-  // Runs on the step loop's thread with each audit (metrics of the receiver).
-  std::function<void()> on_audit;
   // A request was admitted: named in the next load report. Step loop's thread.
   std::function<void(HandoffId)> on_admitted;
 };
@@ -66,6 +65,7 @@ class DecodeWorker final : public DecodeBackend {
   OutputPump pump_;
   Engine engine_;  // step loop's thread, except stats()
   worker::StepLoop loop_;
+  std::unique_ptr<metrics::ScrapeUpdate> on_scrape_;  // reads engine, receiver
 };
 
 }  // namespace baton::decode_worker

@@ -42,6 +42,8 @@ absl::StatusOr<std::unique_ptr<PrefillWorker>> PrefillWorker::Create(
     }
   };
   worker->engine_ = std::make_unique<Engine>(options, std::move(engine));
+  worker->on_scrape_ = std::make_unique<metrics::ScrapeUpdate>(
+      *dependencies.metrics, [self] { self->engine_->SetGauges(); });
   return worker;
 }
 
@@ -60,6 +62,10 @@ bool PrefillWorker::Drained() const {
 void PrefillWorker::Stop() {
   if (loop_ != nullptr) {
     loop_->Stop();
+  }
+  if (on_scrape_ != nullptr) {
+    on_scrape_ = nullptr;
+    engine_->SetGauges();  // what scrapes tell from here on
   }
   // Joins the link threads: from here on nothing reads the store.
   sender_ = nullptr;
@@ -90,10 +96,10 @@ void PrefillWorker::Attach(std::shared_ptr<PromptObserver> observer,
 
 void PrefillWorker::Cancel(std::shared_ptr<PromptObserver> observer,
                            absl::Status reason) {
-  loop_->PostNotice(
-      [this, observer = std::move(observer), reason = std::move(reason)] {
-        engine_->Cancel(observer.get(), reason);
-      });
+  loop_->PostNotice([this, observer = std::move(observer),
+                     reason = std::move(reason), step = engine_->load().steps] {
+    engine_->Cancel(observer.get(), reason, step);
+  });
 }
 
 }  // namespace baton::prefill_worker

@@ -75,6 +75,7 @@ class PrefillWorker final : public PromptIntake {
   std::unique_ptr<worker::StepLoop> loop_;
   std::unique_ptr<handoff::Sender> sender_;
   std::unique_ptr<Engine> engine_;
+  std::unique_ptr<metrics::ScrapeUpdate> on_scrape_;  // reads engine and sender
 };
 
 }  // namespace baton::prefill_worker

@@ -157,16 +157,14 @@ void SenderImpl::RowsComplete(HandoffId handoff, int64_t processed) {
   Wake(job->link);
 }
 
-void SenderImpl::Seal(HandoffId handoff, std::vector<float> last_logits,
-                      int64_t prefill_us) {
+void SenderImpl::Seal(HandoffId handoff, SealRequest seal) {
   MutexLock lock(&mu_);
   const auto it = jobs_.find(handoff);
   if (it == jobs_.end() || it->second->finished || it->second->sealed) return;
   Job* const job = it->second.get();
   job->processed_tokens = job->request.prompt_tokens;
   job->plan.AddRest(job->processed_tokens);
-  job->last_logits = std::move(last_logits);
-  job->prefill_us = prefill_us;
+  job->seal = std::move(seal);
   job->sealed = true;
   Wake(job->link);
 }

@@ -30,11 +30,19 @@ struct SendRequest {
   Attempt attempt = 0;
   Ticket ticket;
   int64_t prompt_tokens = 0;
-  Sha256Digest prompt_hash{};
   // Must stay readable until the kQuiet event for this hand-off.
   kv::SequenceView sequence;
   // When the request ends; the hand-off fails by then at the latest.
   absl::Time deadline;
+};
+
+// What the step loop knows once the whole prompt is processed.
+struct SealRequest {
+  // HashTokenIds of the ids that were processed, not of those that were asked
+  // for: the receiver compares it with what the router told it.
+  Sha256Digest prompt_hash{};
+  std::vector<float> last_logits;  // [vocab]
+  int64_t prefill_us = 0;          // admission to last chunk, for the timeline
 };
 
 enum class SenderEventKind {
@@ -74,9 +82,7 @@ class Sender {
   // `processed` tokens are in the cache: newly complete growing rows may go.
   virtual void RowsComplete(HandoffId handoff, int64_t processed) = 0;
   // The whole prompt is processed: the rest, boundary rows, manifest, logits.
-  // `prefill_us`: admission to last chunk, for the timeline.
-  virtual void Seal(HandoffId handoff, std::vector<float> last_logits,
-                    int64_t prefill_us) = 0;
+  virtual void Seal(HandoffId handoff, SealRequest seal) = 0;
   virtual void Cancel(HandoffId handoff, absl::string_view reason) = 0;
 
   // Events since the last call, in order. `on_event` of the options wakes the

@@ -43,8 +43,7 @@ struct Job {
   bool query_due = false;
   bool queried = false;
   absl::Time verdict_deadline;
-  std::vector<float> last_logits;
-  int64_t prefill_us = 0;
+  SealRequest seal;  // once sealed
 };
 
 // A segment between Offer and Done.
@@ -90,8 +89,7 @@ class SenderImpl final : public Sender {
 
   absl::Status Start(const SendRequest& request) override;
   void RowsComplete(HandoffId handoff, int64_t processed) override;
-  void Seal(HandoffId handoff, std::vector<float> last_logits,
-            int64_t prefill_us) override;
+  void Seal(HandoffId handoff, SealRequest seal) override;
   void Cancel(HandoffId handoff, absl::string_view reason) override;
   std::vector<SenderEvent> TakeEvents() override;
   SenderStats stats() const override;

@@ -393,11 +393,11 @@ bool SenderImpl::SendSeal(const std::shared_ptr<Link>& link) {
 transfer::Seal SenderImpl::MakeSeal(const Job& job) const {
   transfer::Seal seal{.handoff = job.request.handoff,
                       .attempt = job.wire_attempt,
-                      .last_logits = job.last_logits,
-                      .prefill_us = job.prefill_us};
+                      .last_logits = job.seal.last_logits,
+                      .prefill_us = job.seal.prefill_us};
   transfer::Manifest& manifest = seal.manifest;
   manifest.processed_tokens = job.request.prompt_tokens;
-  manifest.prompt_hash = job.request.prompt_hash;
+  manifest.prompt_hash = job.seal.prompt_hash;
   manifest.state_format_hash = format_hash_;
   const std::vector<kv::Region>& regions = job.plan.regions();
   for (size_t i = 0; i < regions.size(); ++i) {

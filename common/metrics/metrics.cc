@@ -4,6 +4,8 @@
 
 #include <atomic>
 #include <exception>
+#include <map>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
@@ -18,12 +20,18 @@ class Updater final : public prometheus::Collectable {
  public:
   std::vector<prometheus::MetricFamily> Collect() const override {
     MutexLock lock(&mu_);
-    for (const auto& update : updates_) update();
+    for (const auto& [id, update] : updates_) update();
     return {};
   }
-  void Add(std::function<void()> update) {
+  int64_t Add(std::function<void()> update) {
     MutexLock lock(&mu_);
-    updates_.push_back(std::move(update));
+    updates_[++last_id_] = std::move(update);
+    return last_id_;
+  }
+  // Waits for a scrape that is running it.
+  void Remove(int64_t id) {
+    MutexLock lock(&mu_);
+    updates_.erase(id);
   }
   void Clear() {
     MutexLock lock(&mu_);
@@ -32,7 +40,8 @@ class Updater final : public prometheus::Collectable {
 
  private:
   mutable Mutex mu_;
-  std::vector<std::function<void()>> updates_ BATON_GUARDED_BY(mu_);
+  int64_t last_id_ BATON_GUARDED_BY(mu_) = 0;
+  std::map<int64_t, std::function<void()>> updates_ BATON_GUARDED_BY(mu_);
 };
 
 // Set once at start-up.
@@ -121,6 +130,14 @@ prometheus::Histogram& MetricSet::Histogram(
 
 void MetricSet::OnScrape(std::function<void()> update) {
   static_cast<Updater*>(updater_.get())->Add(std::move(update));
+}
+
+ScrapeUpdate::ScrapeUpdate(const MetricSet& set, std::function<void()> update)
+    : updater_(set.updater()),
+      id_(static_cast<Updater*>(updater_.get())->Add(std::move(update))) {}
+
+ScrapeUpdate::~ScrapeUpdate() {
+  static_cast<Updater*>(updater_.get())->Remove(id_);
 }
 
 std::string MetricSet::Expose() const {

@@ -10,6 +10,7 @@
 #include <prometheus/histogram.h>
 #include <prometheus/registry.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -51,8 +52,9 @@ class MetricSet final {
       const std::string& name, const std::string& help,
       const prometheus::Histogram::BucketBoundaries& buckets);
 
-  // Runs before each scrape, to set gauges from snapshots. Not after the set
-  // is gone; must not block.
+  // Runs before each scrape, to set gauges from snapshots. Updates run one at
+  // a time and must not block. For as long as the set; see ScrapeUpdate for
+  // what looks at something that ends earlier.
   void OnScrape(std::function<void()> update);
 
   // Text exposition, as a scrape sees it.
@@ -68,6 +70,20 @@ class MetricSet final {
  private:
   std::shared_ptr<prometheus::Registry> registry_;
   std::shared_ptr<prometheus::Collectable> updater_;
+};
+
+// An update of OnScrape that ends with this object: after the destructor it
+// neither runs nor starts. Thread-safe; not destroyed by an update.
+class ScrapeUpdate final {
+ public:
+  ScrapeUpdate(const MetricSet& set, std::function<void()> update);
+  ~ScrapeUpdate();
+  ScrapeUpdate(const ScrapeUpdate&) = delete;
+  ScrapeUpdate& operator=(const ScrapeUpdate&) = delete;
+
+ private:
+  const std::shared_ptr<prometheus::Collectable> updater_;
+  const int64_t id_;
 };
 
 // Counts ReportBug of this process into baton_bug_total{site}. `set` outlives

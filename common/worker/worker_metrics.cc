@@ -9,6 +9,13 @@
 namespace baton::worker {
 namespace {
 
+const prometheus::Histogram::BucketBoundaries& ReleaseBuckets() {
+  static const auto* const buckets =
+      new prometheus::Histogram::BucketBoundaries{0,  1,  2,  3,   4,  8,
+                                                  16, 32, 64, 128, 256};
+  return *buckets;
+}
+
 constexpr auto kLastReason = static_cast<int32_t>(request::ErrorReason::kBug);
 
 }  // namespace
@@ -30,6 +37,12 @@ WorkerMetrics::WorkerMetrics(const Config& config)
                           "Tokens processed by steps, exactly. Its rate is the "
                           "worker's throughput in this phase.")
                .Add({{"phase", config.phase}})),
+      cancel_release_steps_(set_->Histogram(
+          "baton_cancel_release_steps",
+          "Steps that ended between the arrival of a cancel, deadline or other "
+          "early end and the return of the sequence's memory. Above 2 means "
+          "that transfers hold memory of requests nobody waits for.",
+          ReleaseBuckets())),
       orphaned_(set_->Gauge(
           "baton_blocks_orphaned",
           "Blocks neither free nor owned, found by the audit each second. Must "
@@ -120,6 +133,10 @@ void WorkerMetrics::ObserveStage(absl::string_view stage,
     return;
   }
   it->second->Observe(absl::ToDoubleSeconds(duration));
+}
+
+void WorkerMetrics::ObserveCancelRelease(int64_t steps) {
+  cancel_release_steps_.Observe(static_cast<double>(steps));
 }
 
 void WorkerMetrics::CountHandoffFailure(const absl::Status& status) {

@@ -1,5 +1,6 @@
-// The metrics of design.md 9 that both roles have. Set from the step loop's
-// thread; label sets are resolved here, at start-up.
+// The metrics of design.md 9 that both roles have. Label sets are resolved
+// here, at start-up. The step loop's thread observes and counts what happens;
+// what is read off (Set...) is set by one other thread at a time, a scrape.
 #pragma once
 
 #include <cstdint>
@@ -41,6 +42,9 @@ class WorkerMetrics final {
   void SetSequences(absl::string_view state, int64_t count);
   // baton_handoff_seconds{stage}.
   void ObserveStage(absl::string_view stage, absl::Duration duration);
+  // baton_cancel_release_steps: steps between the arrival of a cancel and the
+  // return of the sequence's memory.
+  void ObserveCancelRelease(int64_t steps);
   // baton_handoff_failures_total{reason}, by the ErrorReason of `status`.
   void CountHandoffFailure(const absl::Status& status);
   // baton_handoff_bytes_total{component}: `total` since the start, grows only.
@@ -59,6 +63,7 @@ class WorkerMetrics final {
   prometheus::Histogram& step_seconds_;
   prometheus::Histogram& step_tokens_;
   prometheus::Counter* step_tokens_total_;
+  prometheus::Histogram& cancel_release_steps_;
   prometheus::Gauge& orphaned_;
   prometheus::Gauge* links_up_;
   Gauges blocks_;

@@ -147,9 +147,11 @@ void Engine::Reticket(const RequestOutput* output, Attempt attempt) {
   MarkNews(request);
 }
 
-void Engine::Cancel(const RequestOutput* output, const absl::Status& status) {
+void Engine::Cancel(const RequestOutput* output, const absl::Status& status,
+                    std::optional<int64_t> since_step) {
   Request* const request = Find(output);
   if (request != nullptr && request->phase != Phase::kQuiescing) {
+    request->cancel_step = since_step.value_or(stats_.steps);
     EndRequest(request, status);
   }
 }
@@ -298,6 +300,7 @@ bool Engine::Advance(Request* request, Sample* sample,
 
 bool Engine::RunStep() {
   if (batch_.empty()) return false;
+  PublishStats();
   BATON_FAULT_POINT("decode.before_step");
   spans_.clear();
   for (const Seat& seat : batch_) {
@@ -375,6 +378,7 @@ void Engine::FinishIfDone(Request* request) {
 
 void Engine::EndRequest(Request* request, const absl::Status& status) {
   CHECK(!status.ok()) << "EndRequest takes an error";
+  if (!request->cancel_step.has_value()) request->cancel_step = stats_.steps;
   if (request->phase == Phase::kReserved) {
     options_.receiver->Abort(request->start.handoff, status.message());
     stats_.reserved -= request->reservation.need.slots;
@@ -420,6 +424,10 @@ void Engine::ReleaseEnded(Request* request) {
                                         request->samples.end(), releasable),
                          request->samples.end());
   if (!over) return;
+  if (request->cancel_step.has_value()) {
+    options_.metrics->worker()->ObserveCancelRelease(stats_.steps -
+                                                     *request->cancel_step);
+  }
   by_handoff_.erase(request->start.handoff);
   requests_.erase(request->output.get());
 }
@@ -489,13 +497,22 @@ void Engine::EndAll(const absl::Status& status) {
 void Engine::Audit() {
   const absl::Status status = options_.pool->Audit();
   if (!status.ok()) ReportBug("decode_engine.ledger", status.message());
+  options_.metrics->worker()->SetOrphaned(options_.pool->orphaned());
+}
+
+void Engine::SetGauges() {
+  const EngineStats stats = this->stats();
   worker::WorkerMetrics* const metrics = options_.metrics->worker();
-  metrics->SetOrphaned(options_.pool->orphaned());
-  metrics->SetBlocks(options_.pool->counts());
-  metrics->SetSequences(kReservedState, stats_.reserved);
-  metrics->SetSequences(kRunningState, static_cast<int64_t>(batch_.size()));
-  metrics->SetSequences(kQuiescingState, stats_.quiescing);
-  options_.metrics->SetOpenCalls(static_cast<int64_t>(open_.size()));
+  metrics->SetBlocks(stats.blocks);
+  metrics->SetSequences(kReservedState, stats.reserved);
+  metrics->SetSequences(kRunningState, stats.running);
+  metrics->SetSequences(kQuiescingState, stats.quiescing);
+  options_.metrics->SetOpenCalls(stats.open_calls);
+  const handoff::ReceiverStats received = options_.receiver->stats();
+  for (const auto& [component, bytes] : received.bytes) {
+    metrics->SetHandoffBytes(component, bytes);
+  }
+  metrics->SetLinksUp(received.links_up);
 }
 
 void Engine::MarkNews(Request* request) {

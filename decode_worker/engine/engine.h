@@ -54,7 +54,7 @@ struct EngineOptions {
 
 // Counters and gauges of one moment.
 struct EngineStats {
-  int64_t steps = 0;
+  int64_t steps = 0;             // that have ended
   int64_t processed_tokens = 0;  // that went through the model
   int64_t sampled_tokens = 0;
   int32_t reserved = 0;   // samples of requests in RESERVED
@@ -66,7 +66,7 @@ struct EngineStats {
   kv::BlockCounts blocks;
 };
 
-// Everything but Stats is called by the step loop's thread only.
+// Everything but stats and SetGauges is called by the step loop's thread only.
 class Engine final {
  public:
   explicit Engine(EngineOptions options);
@@ -78,13 +78,15 @@ class Engine final {
   // The router voids the current attempt.
   void Reticket(const RequestOutput* output, Attempt attempt);
   // Drops the request at this step boundary; its call ends with `status`. No-op
-  // when it is over.
-  void Cancel(const RequestOutput* output, const absl::Status& status);
+  // when it is over. `since_step`: stats().steps when the cancel arrived; none:
+  // it is now.
+  void Cancel(const RequestOutput* output, const absl::Status& status,
+              std::optional<int64_t> since_step = std::nullopt);
 
   // One turn: hand-off events, deadlines, slow readers, one step. Returns
   // whether a step was run.
   bool Iterate();
-  // Compares the ledger with the owners; sets the metrics.
+  // Each second: compares the ledger with the owners.
   void Audit();
   // Refuses every later Start.
   void BeginDrain() { draining_ = true; }
@@ -93,7 +95,11 @@ class Engine final {
   // No request holds anything and no call is open.
   bool idle() const { return requests_.empty() && open_.empty(); }
 
-  EngineStats stats() const;  // any thread
+  // Of before or after the current step. Any thread.
+  EngineStats stats() const;
+  // Sets the gauges, and the receiver's counters, to this moment's values. Any
+  // thread, one at a time: before each scrape.
+  void SetGauges();
 
  private:
   enum class Phase { kReserved, kRunning, kQuiescing };
@@ -113,6 +119,8 @@ class Engine final {
     int32_t running = 0;  // samples that continue
     bool quiet = false;   // no scatter touches the memory any more
     bool has_news = false;
+    // Steps that had ended when its early end was asked for.
+    std::optional<int64_t> cancel_step;
     int32_t output_tokens = 0;
   };
   // An output whose call is still open, to find slow readers.

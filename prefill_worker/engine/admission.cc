@@ -155,6 +155,21 @@ void Engine::Admit(PromptRequest request,
     observer->OnFinished(status);
     return;
   }
+  // Mutations of what is processed after the door has checked it: only the
+  // manifest's hash can tell (hazards P14 and the like).
+  constexpr ptrdiff_t kMutated = 200;
+  if (BATON_FAULT("prefill.cut_first_tokens", "") &&
+      std::ssize(request.prompt_ids) > kMutated) {
+    request.prompt_ids.erase(request.prompt_ids.begin(),
+                             request.prompt_ids.begin() + kMutated);
+  }
+  if (BATON_FAULT("prefill.replace_first_tokens", "")) {
+    for (ptrdiff_t i = 0;
+         i < std::min(kMutated, std::ssize(request.prompt_ids)); ++i) {
+      int32_t& id = request.prompt_ids[static_cast<size_t>(i)];
+      id = (id + 1) % deps_.model->vocab_size();
+    }
+  }
   auto holding = deps_.pool->Acquire(
       kv::BlocksFor(static_cast<int64_t>(request.prompt_ids.size())), 1,
       kv::BlockUse::kReservedIdle);

@@ -80,9 +80,10 @@ void Engine::Attach(const PromptObserver* observer, handoff::Ticket ticket) {
   Publish();
 }
 
-void Engine::Cancel(const PromptObserver* observer,
-                    const absl::Status& reason) {
+void Engine::Cancel(const PromptObserver* observer, const absl::Status& reason,
+                    std::optional<int64_t> since_step) {
   if (Prompt* const prompt = Find(observer); prompt != nullptr) {
+    prompt->cancel_step = since_step.value_or(steps_);
     End(*prompt, reason, SendEnds::kByCancel);
     Publish();
   }
@@ -95,9 +96,6 @@ bool Engine::Iterate() {
   StartSends();
   const bool stepped = RunStep();
   Publish();
-  if (had_events) {
-    PublishSent();  // so that a scrape after a verdict counts its bytes
-  }
   return had_events || stepped;
 }
 
@@ -211,7 +209,6 @@ void Engine::StartSends() {
                              .attempt = prompt.request.attempt,
                              .ticket = *prompt.ticket,
                              .prompt_tokens = prompt.tokens(),
-                             .prompt_hash = prompt.request.prompt_hash,
                              .sequence = prompt.sequence.view(),
                              .deadline = prompt.request.deadline});
     if (!status.ok()) {
@@ -252,12 +249,11 @@ bool Engine::RunStep() {
     }
     spans.push_back({.sequence = prompt.sequence.view(),
                      .first_position = chunk.first,
-                     .tokens = absl::MakeConstSpan(prompt.request.prompt_ids)
-                                   .subspan(static_cast<size_t>(chunk.first),
-                                            static_cast<size_t>(chunk.tokens)),
+                     .tokens = prompt.ids_of(chunk),
                      .logits = chunk.final ? model::LogitsWanted::kLast
                                            : model::LogitsWanted::kNone});
   }
+  Publish();
   BATON_FAULT_POINT("prefill.before_step");
   const auto inputs = deps_.model->Plan(spans);
   if (!inputs.ok()) {
@@ -265,6 +261,7 @@ bool Engine::RunStep() {
     return true;
   }
   const absl::Status status = deps_.model->Run(*inputs, deps_.store, &logits_);
+  ++steps_;
   BATON_FAULT_POINT("prefill.after_step");
   if (!status.ok()) {
     FailStep(chunks, status);
@@ -291,6 +288,9 @@ void Engine::FinishChunk(const Chunk& chunk, const float* logits) {
   scheduler_.Commit(chunk);
   Prompt& prompt = *prompts_.at(chunk.prompt);
   prompt.sequence.Commit(chunk.tokens);
+  const absl::Span<const int32_t> ids = prompt.ids_of(chunk);
+  prompt.processed_ids.Update(
+      {reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof(ids[0])});
   prompt.observer->OnProgress(static_cast<int32_t>(prompt.sequence.processed));
   if (prompt.sending) {
     deps_.sender->RowsComplete(prompt.request.handoff,
@@ -335,8 +335,10 @@ void Engine::Seal(Prompt& prompt) {
   --in_state_[static_cast<size_t>(prompt.state)];
   prompt.state = PromptState::kSealed;
   ++in_state_[static_cast<size_t>(prompt.state)];
-  deps_.sender->Seal(prompt.request.handoff, std::move(prompt.last_logits),
-                     prefill_us);
+  deps_.sender->Seal(prompt.request.handoff,
+                     {.prompt_hash = prompt.processed_ids.Finish(),
+                      .last_logits = std::move(prompt.last_logits),
+                      .prefill_us = prefill_us});
   prompt.observer->OnSealed(prefill_us);
 }
 
@@ -344,6 +346,9 @@ void Engine::End(Prompt& prompt, const absl::Status& status, SendEnds send) {
   CHECK(!prompt.ended_already());
   scheduler_.Remove(prompt.id);
   prompt.ended = deps_.clock->Now();
+  if (send == SendEnds::kByCancel && !prompt.cancel_step.has_value()) {
+    prompt.cancel_step = steps_;
+  }
   LogEnd(prompt, status);
   if (status.ok()) {
     deps_.metrics->CountPrompt(Outcome::kCommitted);
@@ -375,6 +380,9 @@ void Engine::Free(Prompt& prompt) {
     deps_.store->PoisonSlot(prompt.sequence.slot);
   }
   deps_.pool->Release(prompt.owner);
+  if (prompt.cancel_step.has_value()) {
+    deps_.metrics->common().ObserveCancelRelease(steps_ - *prompt.cancel_step);
+  }
   --in_state_[static_cast<size_t>(PromptState::kQuiescing)];
   by_key_.erase({prompt.request.handoff, prompt.request.attempt});
   prompts_.erase(prompt.id);
@@ -435,31 +443,32 @@ void Engine::Audit() {
       ReportBug("prefill.unquiet", ToHex(prompt->request.handoff));
     }
   }
-  PublishSent();
 }
 
-void Engine::PublishSent() {
+void Engine::SetGauges() {
   auto& metrics = deps_.metrics->common();
-  const handoff::SenderStats stats = deps_.sender->stats();
-  for (const auto& [component, bytes] : stats.bytes) {
+  const EngineLoad load = this->load();
+  metrics.SetBlocks(load.counts);
+  for (size_t i = 0; i < load.in_state.size(); ++i) {
+    metrics.SetSequences(PromptStateName(static_cast<PromptState>(i)),
+                         load.in_state[i]);
+  }
+  deps_.metrics->SetBacklog(load.backlog_tokens);
+  const handoff::SenderStats sent = deps_.sender->stats();
+  for (const auto& [component, bytes] : sent.bytes) {
     metrics.SetHandoffBytes(component, bytes);
   }
-  metrics.SetLinksUp(stats.links_up);
+  metrics.SetLinksUp(sent.links_up);
 }
 
 void Engine::Publish() {
   EngineLoad load{.counts = deps_.pool->counts(),
                   .sequences = static_cast<int32_t>(prompts_.size()),
+                  .in_state = in_state_,
+                  .steps = steps_,
                   .backlog_tokens = scheduler_.backlog_tokens(),
                   .tokens_per_second = tokens_per_second_,
                   .draining = draining_};
-  auto& metrics = deps_.metrics->common();
-  metrics.SetBlocks(load.counts);
-  for (size_t i = 0; i < in_state_.size(); ++i) {
-    metrics.SetSequences(PromptStateName(static_cast<PromptState>(i)),
-                         in_state_[i]);
-  }
-  deps_.metrics->SetBacklog(load.backlog_tokens);
   MutexLock lock(&mu_);
   load_ = load;
 }

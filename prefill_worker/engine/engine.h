@@ -56,16 +56,18 @@ struct EngineDependencies {
   std::function<void(HandoffId)> on_admitted;
 };
 
-// Published for other threads after each turn.
+// Published for other threads before and after each step.
 struct EngineLoad {
   kv::BlockCounts counts;
-  int32_t sequences = 0;  // prompts that hold memory
+  int32_t sequences = 0;              // prompts that hold memory
+  std::array<int64_t, 5> in_state{};  // of them, by PromptState
+  int64_t steps = 0;                  // that have ended
   int64_t backlog_tokens = 0;
   double tokens_per_second = 0;
   bool draining = false;  // nothing is admitted any more
 };
 
-// Owned by the step loop's thread, load() excepted.
+// Owned by the step loop's thread, load() and SetGauges() excepted.
 class Engine final {
  public:
   Engine(const EngineOptions& options, EngineDependencies dependencies);
@@ -80,11 +82,13 @@ class Engine final {
   void Admit(PromptRequest request, std::shared_ptr<PromptObserver> observer);
   void Attach(const PromptObserver* observer, handoff::Ticket ticket);
   // Ends the prompt with `reason` at this step boundary. No-op when it ended.
-  void Cancel(const PromptObserver* observer, const absl::Status& reason);
+  // `since_step`: load().steps when the cancel arrived; none: it is now.
+  void Cancel(const PromptObserver* observer, const absl::Status& reason,
+              std::optional<int64_t> since_step = std::nullopt);
 
   // One turn: sender events, deadlines, one step. Whether there was work.
   bool Iterate();
-  // Each second: the ledger's audit and the sender's counters.
+  // Each second: compares the ledger with the owners.
   void Audit();
 
   void BeginDrain();
@@ -94,6 +98,9 @@ class Engine final {
 
   // Any thread.
   EngineLoad load() const;
+  // Sets the gauges, and the sender's counters, to this moment's values. Any
+  // thread, one at a time, for as long as the sender lives: before each scrape.
+  void SetGauges();
 
  private:
   struct Prompt;
@@ -120,14 +127,13 @@ class Engine final {
   absl::Duration EtaFor(int64_t tokens_ahead) const;
   absl::Status Overloaded(absl::string_view what) const;
   void Publish();
-  // The sender's counters.
-  void PublishSent();
 
   const EngineOptions options_;
   const EngineDependencies deps_;
   Scheduler scheduler_;
   bool draining_ = false;
   int64_t next_prompt_ = 1;
+  int64_t steps_ = 0;
   // Ordered by admission. Stable addresses: events arrive while we iterate.
   std::map<PromptId, std::unique_ptr<Prompt>> prompts_;
   std::map<Key, PromptId> by_key_;

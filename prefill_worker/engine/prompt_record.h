@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "common/base/hash.h"
 #include "common/handoff/ticket.h"
 #include "common/kv/block_pool.h"
 #include "common/model/model.h"
@@ -25,8 +27,12 @@ struct Engine::Prompt {
   // From Sender::Start until kQuiet: the sender may read the sequence.
   bool sending = false;
   bool reported_unquiet = false;
+  // Steps that had ended when its early end was asked for.
+  std::optional<int64_t> cancel_step;
   std::optional<handoff::Ticket> ticket;
   std::vector<float> last_logits;
+  // Over the ids that steps have run: what the manifest says of the prompt.
+  Sha256Hasher processed_ids;
 
   absl::Time admitted;
   absl::Time first_chunk;
@@ -37,6 +43,11 @@ struct Engine::Prompt {
 
   int64_t tokens() const {
     return static_cast<int64_t>(request.prompt_ids.size());
+  }
+  absl::Span<const int32_t> ids_of(const Chunk& chunk) const {
+    return absl::MakeConstSpan(request.prompt_ids)
+        .subspan(static_cast<size_t>(chunk.first),
+                 static_cast<size_t>(chunk.tokens));
   }
   bool ended_already() const { return state == PromptState::kQuiescing; }
 };

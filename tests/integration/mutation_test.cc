@@ -93,6 +93,8 @@ TEST_F(Mutations, EachEndsAsAStatusAndNeverAsText) {
   // half A of the last window is in the C4 tails.
   constexpr int32_t kAll = 391;
   constexpr int32_t kMultipleOf4 = 392;
+  // Acts when a link is opened: before any is.
+  MustFail("prefill-0", "handoff.stale_incarnation", kAll);
   const Answer golden = Ask(kAll);
   ASSERT_OK(golden.status);
   const Answer golden4 = Ask(kMultipleOf4);
@@ -113,11 +115,11 @@ TEST_F(Mutations, EachEndsAsAStatusAndNeverAsText) {
              kAll);
   }
   for (const char* fault :
-       {"handoff.stale_attempt", "handoff.stale_incarnation",
-        "handoff.wrong_prompt_hash", "handoff.wrong_token_count",
-        "handoff.wrong_state_format", "handoff.short_logits",
-        "handoff.nan_logits", "handoff.wrong_logits",
-        "prefill.cut_first_tokens", "transfer.corrupt_segment"}) {
+       {"handoff.stale_attempt", "handoff.wrong_prompt_hash",
+        "handoff.wrong_token_count", "handoff.wrong_state_format",
+        "handoff.short_logits", "handoff.nan_logits", "handoff.wrong_logits",
+        "prefill.cut_first_tokens", "prefill.replace_first_tokens",
+        "transfer.corrupt_segment"}) {
     MustFail("prefill-0", fault, kAll);
   }
   EXPECT_OK(cluster_->WaitUntilIdle(absl::Seconds(5)));

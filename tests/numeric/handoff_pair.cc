@@ -83,7 +83,6 @@ absl::StatusOr<HandoffPair::Arrived> HandoffPair::Move(
                                   .attempt = ticket.attempt,
                                   .ticket = ticket,
                                   .prompt_tokens = tokens,
-                                  .prompt_hash = HashTokenIds(prompt),
                                   .sequence = source.state.view(),
                                   .deadline = deadline}));
   std::vector<float> logits;
@@ -99,7 +98,8 @@ absl::StatusOr<HandoffPair::Arrived> HandoffPair::Move(
                                             : model::LogitsWanted::kNone));
     sender_->RowsComplete(id, first + count);
   }
-  sender_->Seal(id, logits, /*prefill_us=*/0);
+  sender_->Seal(id,
+                {.prompt_hash = HashTokenIds(prompt), .last_logits = logits});
   ASSIGN_OR_RETURN(ReceiverEvent verified,
                    (WaitFor<handoff::Receiver, ReceiverEvent>(
                        receiver_.get(), ReceiverEventKind::kVerified,

@@ -144,7 +144,7 @@ Expectation TestExpectation(ReceiverSide* to, HandoffId handoff, int64_t tokens,
                             int32_t index, absl::Time deadline) {
   return {.handoff = handoff,
           .prompt_tokens = tokens,
-          .prompt_hash = TestPromptHash(static_cast<uint64_t>(tokens)),
+          .prompt_hash = TestPromptHash(handoff.lo),
           .sequence = to->store.Sequence(tokens, index),
           .deadline = deadline};
 }
@@ -156,9 +156,14 @@ SendRequest TestSendRequest(SenderSide* from, const Ticket& ticket,
           .attempt = ticket.attempt,
           .ticket = ticket,
           .prompt_tokens = tokens,
-          .prompt_hash = TestPromptHash(static_cast<uint64_t>(tokens)),
           .sequence = from->store.Sequence(tokens, index),
           .deadline = deadline};
+}
+
+SealRequest TestSeal(HandoffId handoff, uint64_t logits_seed) {
+  return {.prompt_hash = TestPromptHash(handoff.lo),
+          .last_logits = TestLogits(logits_seed),
+          .prefill_us = 1};
 }
 
 }  // namespace baton::handoff

@@ -154,5 +154,7 @@ Expectation TestExpectation(ReceiverSide* to, HandoffId handoff, int64_t tokens,
                             int32_t index, absl::Time deadline);
 SendRequest TestSendRequest(SenderSide* from, const Ticket& ticket,
                             int64_t tokens, int32_t index, absl::Time deadline);
+// With the hash that TestExpectation of the same hand-off expects.
+SealRequest TestSeal(HandoffId handoff, uint64_t logits_seed);
 
 }  // namespace baton::handoff

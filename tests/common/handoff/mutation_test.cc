@@ -86,7 +86,7 @@ class MutationTest : public ::testing::Test {
     pair->from->store.Fill(request.sequence, tokens, ticket.handoff.lo);
     EXPECT_OK(pair->from->sender->Start(request));
     pair->from->sender->RowsComplete(ticket.handoff, tokens / 2);
-    pair->from->sender->Seal(ticket.handoff, TestLogits(7), 1);
+    pair->from->sender->Seal(ticket.handoff, TestSeal(ticket.handoff, 7));
     return request;
   }
 

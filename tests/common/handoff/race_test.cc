@@ -73,7 +73,7 @@ class RaceTest : public ::testing::Test {
     return request;
   }
   void Seal(SenderSide* side, const Ticket& ticket) {
-    side->sender->Seal(ticket.handoff, TestLogits(1), 1);
+    side->sender->Seal(ticket.handoff, TestSeal(ticket.handoff, 1));
   }
 
   bool RowsEqual(uint64_t id, SenderSide* side, const SendRequest& request) {

@@ -65,7 +65,7 @@ void RunHandoff(HandoffPair* pair, uint64_t id, int64_t tokens, int64_t chunk,
   if (!started) {
     ASSERT_OK(pair->from->sender->Start(request));
   }
-  pair->from->sender->Seal(handoff, TestLogits(id), 5);
+  pair->from->sender->Seal(handoff, TestSeal(handoff, id));
 
   const auto verified =
       pair->to->log->Await(handoff, ReceiverEventKind::kVerified);

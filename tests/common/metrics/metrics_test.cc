@@ -35,6 +35,18 @@ TEST(MetricSet, UpdatesRunBeforeTheScrape) {
   EXPECT_THAT(set.Expose(), HasSubstr("baton_level 2"));
 }
 
+TEST(MetricSet, AScrapeUpdateEndsWithItsObject) {
+  MetricSet set;
+  auto& gauge = set.Gauge("baton_level", "help");
+  int runs = 0;
+  auto update = std::make_unique<ScrapeUpdate>(set, [&] { gauge.Set(++runs); });
+  const ScrapeUpdate other(set, [] {});
+  EXPECT_THAT(set.Expose(), HasSubstr("baton_level 1"));
+  update = nullptr;
+  EXPECT_THAT(set.Expose(), HasSubstr("baton_level 1"));
+  EXPECT_EQ(runs, 1);
+}
+
 TEST(MetricSet, BugsAreCountedBySite) {
   static MetricSet* const set = new MetricSet;  // outlives the bug sink
   InstallBugCounter(set);

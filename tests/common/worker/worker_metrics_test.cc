@@ -34,6 +34,8 @@ TEST(WorkerMetricsTest, ExposesWhatWasSet) {
   metrics.SetHandoffBytes(kv::Component::kC4, 100);
   metrics.SetHandoffBytes(kv::Component::kC4, 160);
   metrics.SetLinksUp(2);
+  metrics.ObserveCancelRelease(0);
+  metrics.ObserveCancelRelease(2);
   const std::string text = set.Expose();
   for (const char* line :
        {"baton_step_tokens_total{phase=\"prefill\"} 305",
@@ -46,7 +48,10 @@ TEST(WorkerMetricsTest, ExposesWhatWasSet) {
         "baton_handoff_seconds_count{stage=\"transfer\"} 1",
         "baton_handoff_failures_total{reason=\"handoff_rejected\"} 1",
         "baton_handoff_bytes_total{component=\"c4\"} 160",
-        "baton_links{state=\"up\"} 2"}) {
+        "baton_links{state=\"up\"} 2",
+        "baton_cancel_release_steps_bucket{le=\"0\"} 1",
+        "baton_cancel_release_steps_bucket{le=\"1\"} 1",
+        "baton_cancel_release_steps_bucket{le=\"2\"} 2"}) {
     EXPECT_THAT(text, HasSubstr(line));
   }
 }

@@ -103,6 +103,26 @@ TEST(LifecycleTest, CancelReturnsEverythingOnceTheMemoryIsQuiet) {
   }
 }
 
+TEST(LifecycleTest, CountsTheStepsBetweenACancelAndTheReturnOfTheMemory) {
+  DecodeRig rig;
+  rig.receiver.quiet_at_once = false;
+  const auto running = Reach(&rig, State::kRunning);
+  const auto call = rig.Start(SmallAsk());
+  const int64_t at_arrival = rig.engine().stats().steps;
+  rig.engine().Iterate();
+  // It arrived before a step ended, and the receiver is quiet one step later.
+  rig.engine().Cancel(call->output.get(), CancelStatus(), at_arrival);
+  rig.engine().Iterate();
+  EXPECT_THAT(rig.metric_set.Expose(),
+              HasSubstr("baton_cancel_release_steps_count 0"));
+  rig.receiver.Quiet(call->handoff);
+  rig.engine().Iterate();
+  EXPECT_THAT(rig.metric_set.Expose(),
+              HasSubstr("baton_cancel_release_steps_count 1"));
+  EXPECT_THAT(rig.metric_set.Expose(),
+              HasSubstr("baton_cancel_release_steps_sum 2"));
+}
+
 TEST(LifecycleTest, TheIdOfARequestThatQuiescesIsStillInUse) {
   DecodeRig rig;
   rig.receiver.quiet_at_once = false;

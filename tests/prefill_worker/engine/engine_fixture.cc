@@ -27,12 +27,11 @@ void FakeSender::RowsComplete(HandoffId, int64_t processed) {
   calls_.push_back(absl::StrCat("rows ", processed));
 }
 
-void FakeSender::Seal(HandoffId handoff, std::vector<float> last_logits,
-                      int64_t) {
+void FakeSender::Seal(HandoffId handoff, handoff::SealRequest seal) {
   {
     MutexLock lock(&mu_);
     calls_.push_back("seal");
-    logits_ = std::move(last_logits);
+    seal_ = std::move(seal);
     if (automatic_) {
       events_.push_back({SenderEventKind::kCommitted, handoff, attempt_, {}});
       events_.push_back({SenderEventKind::kQuiet, handoff, attempt_, {}});
@@ -70,7 +69,12 @@ std::vector<std::string> FakeSender::calls() const {
 
 std::vector<float> FakeSender::logits() const {
   MutexLock lock(&mu_);
-  return logits_;
+  return seal_.last_logits;
+}
+
+Sha256Digest FakeSender::prompt_hash() const {
+  MutexLock lock(&mu_);
+  return seal_.prompt_hash;
 }
 
 void RecordingObserver::OnProgress(int32_t processed) {

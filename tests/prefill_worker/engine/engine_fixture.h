@@ -25,8 +25,7 @@ class FakeSender final : public handoff::Sender {
  public:
   absl::Status Start(const handoff::SendRequest& request) override;
   void RowsComplete(HandoffId handoff, int64_t processed) override;
-  void Seal(HandoffId handoff, std::vector<float> last_logits,
-            int64_t prefill_us) override;
+  void Seal(HandoffId handoff, handoff::SealRequest seal) override;
   void Cancel(HandoffId handoff, absl::string_view reason) override;
   std::vector<handoff::SenderEvent> TakeEvents() override;
   handoff::SenderStats stats() const override { return {}; }
@@ -34,7 +33,8 @@ class FakeSender final : public handoff::Sender {
   void Push(handoff::SenderEventKind kind, HandoffId handoff, Attempt attempt,
             absl::Status status = absl::OkStatus());
   std::vector<std::string> calls() const;
-  std::vector<float> logits() const;
+  std::vector<float> logits() const;  // of the latest seal
+  Sha256Digest prompt_hash() const;   // of the latest seal
   void set_start_status(absl::Status status) { start_status_ = status; }
   // Commits by itself on Seal and turns quiet by itself after each end.
   void set_automatic(std::function<void()> on_event) {
@@ -46,7 +46,7 @@ class FakeSender final : public handoff::Sender {
   mutable Mutex mu_;
   std::vector<std::string> calls_ BATON_GUARDED_BY(mu_);
   std::vector<handoff::SenderEvent> events_ BATON_GUARDED_BY(mu_);
-  std::vector<float> logits_ BATON_GUARDED_BY(mu_);
+  handoff::SealRequest seal_ BATON_GUARDED_BY(mu_);
   Attempt attempt_ BATON_GUARDED_BY(mu_) = 0;
   absl::Status start_status_;
   bool automatic_ = false;

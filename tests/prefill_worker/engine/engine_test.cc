@@ -59,6 +59,8 @@ TEST_F(EngineTest, SealsTheSameLogitsHoweverThePromptIsCut) {
     Attach(prompt, 1);
     RunSteps();
     ASSERT_EQ(sender_->logits().size(), 2048);
+    // Of the ids that the steps ran, whatever the chunks.
+    EXPECT_EQ(sender_->prompt_hash(), Request(1, 150).prompt_hash);
     if (whole.empty()) {
       whole = sender_->logits();
       EXPECT_TRUE(std::isfinite(whole[0]));
@@ -226,6 +228,25 @@ TEST_F(EngineTest, CancelInEveryStateReturnsTheMemory) {
   }
 }
 
+TEST_F(EngineTest, CountsTheStepsBetweenACancelAndTheReturnOfTheMemory) {
+  Build({.scheduler = {.chunk_tokens = 16, .chunk_alignment = 1}});
+  const auto prompt = Admit(1, 40);
+  Admit(2, 64);
+  Attach(prompt, 1);
+  const int64_t at_arrival = engine_->load().steps;
+  engine_->Iterate();
+  // It arrived before a step ended, and the sender is quiet two steps later.
+  engine_->Cancel(prompt.get(), absl::CancelledError(""), at_arrival);
+  engine_->Iterate();
+  engine_->Iterate();
+  EXPECT_THAT(metric_set_->Expose(),
+              HasSubstr("baton_cancel_release_steps_count 0"));
+  Deliver(SenderEventKind::kQuiet, 1);
+  const std::string text = metric_set_->Expose();
+  EXPECT_THAT(text, HasSubstr("baton_cancel_release_steps_count 1"));
+  EXPECT_THAT(text, HasSubstr("baton_cancel_release_steps_sum 3"));
+}
+
 TEST_F(EngineTest, ACommitThatCrossesACancelChangesNothing) {
   Build();
   const auto prompt = Admit(1, 100);
@@ -359,6 +380,7 @@ TEST_F(EngineTest, ExportsWhatItHolds) {
   Admit(2, 100);
   Admit(3, 100);
   engine_->Iterate();
+  engine_->SetGauges();
   const std::string text = metric_set_->Expose();
   for (const char* line :
        {"baton_blocks{state=\"active\"} 7", "baton_blocks{state=\"free\"} 9",
