@@ -21,7 +21,9 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 
 find_program(BATON_CCACHE ccache)
 if(BATON_CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER "${BATON_CCACHE}")
+  # Paths relative to the source tree, so that another clone finds the objects.
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env
+      CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${BATON_CCACHE})
 endif()
 
 # Warnings are errors in our own code; third-party headers are SYSTEM.
