@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/fault_point.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 
@@ -178,6 +179,12 @@ absl::Status TcpSegmentListener::ReceiveSegments(LinkEntry* entry) {
                      DecodeSegmentHeader(bytes, options_.max_segment_bytes));
     payload.resize(static_cast<size_t>(header.payload_bytes));
     RETURN_IF_ERROR(ReadAll(entry->fd, absl::MakeSpan(payload), limit));
+    if (BATON_FAULT("transfer.receiver_drop_link", "")) {
+      return absl::UnavailableError("dropped by transfer.receiver_drop_link");
+    }
+    if (BATON_FAULT("transfer.receiver_corrupt_segment", "")) {
+      payload[payload.size() / 2] ^= std::byte{0x10};
+    }
     entry->sink.on_segment(header, payload);
   }
 }

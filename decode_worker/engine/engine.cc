@@ -162,16 +162,20 @@ bool Engine::Iterate() {
   }
   CheckDeadlines();
   CheckReaders();
+  TellNews();  // commits and first tokens do not wait for the step
   const bool stepped = RunStep();
+  TellNews();
+  PublishStats();
+  return stepped;
+}
+
+void Engine::TellNews() {
+  if (news_.empty()) return;
   for (const std::shared_ptr<RequestOutput>& output : news_) {
     if (Request* const request = Find(output.get())) request->has_news = false;
   }
-  if (!news_.empty()) {
-    if (options_.notify) options_.notify(&news_);
-    news_.clear();
-  }
-  PublishStats();
-  return stepped;
+  if (options_.notify) options_.notify(&news_);
+  news_.clear();
 }
 
 void Engine::HandleEvent(handoff::ReceiverEvent event) {
@@ -226,7 +230,6 @@ void Engine::Commit(Request* request, const handoff::ReceiverEvent& event) {
       handoff::CommitResult::kCommitted) {
     return;  // a link or a lease was faster; its event says so
   }
-  BATON_FAULT_POINT("decode.after_commit");
   CHECK_EQ(static_cast<int32_t>(event.last_logits.size()),
            options_.model->vocab_size());
   request->phase = Phase::kRunning;
@@ -243,6 +246,8 @@ void Engine::Commit(Request* request, const handoff::ReceiverEvent& event) {
                      .commit_us = absl::ToInt64Microseconds(commit)});
   MarkNews(request);
   StartSamples(request, event.last_logits);
+  PublishStats();
+  BATON_FAULT_POINT("decode.after_commit");
 }
 
 void Engine::StartSamples(Request* request,

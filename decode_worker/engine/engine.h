@@ -48,7 +48,7 @@ struct EngineOptions {
   Random* random = Random::System();
   absl::Duration slow_reader_timeout = absl::Seconds(30);
   bool poison_free_pages = false;
-  // Tells the calls with news; once per Iterate, with all of them.
+  // Tells the calls with news, all at once, before and after each step.
   std::function<void(OutputPump::Outputs*)> notify = nullptr;
 };
 
@@ -150,6 +150,7 @@ class Engine final {
   bool Advance(Request* request, Sample* sample,
                absl::Span<const float> logits);
   void MarkNews(Request* request);
+  void TellNews();
   // Poisons a table's blocks from `first` on, and the slot.
   void Poison(const std::vector<BlockId>& table, int32_t first, int32_t slot);
   void LogEnd(const Request& request, const absl::Status& status) const;

@@ -5,7 +5,7 @@
 // member rejoins.
 //
 // A dropped link or a corrupted segment happens between a prefill and a decode
-// worker: armed in the prefill (which sends) and in the decode (which
+// worker: at the prefill's end (which sends) and at the decode's (which
 // receives). A router has no link, so those cells do not exist.
 
 #include <gtest/gtest.h>
@@ -16,6 +16,7 @@
 #include <functional>
 #include <map>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
@@ -211,11 +212,17 @@ class FaultMatrix : public ::testing::Test {
     Arm("prefill", cell.state.prefill_delay);
     Arm("decode", cell.state.decode_delay);
     Load load(cluster_.get(), &golden_);
+    // Streaming: some sequence of the worker that the gauge belongs to has done
+    // several of its 40 slow steps.
     const bool streaming = std::string(cell.state.name) == "streaming";
+    const std::string steps = "baton_step_tokens_total{phase=\"decode\"}";
+    const double done = cluster_->Value(cell.state.worker, steps);
     EXPECT_TRUE(WaitFor(
         [&] {
           return cluster_->Value(cell.state.worker, cell.state.gauge) > 0 &&
-                 (!streaming || load.streaming() > 0);
+                 (!streaming ||
+                  (load.streaming() > 0 &&
+                   cluster_->Value(cell.state.worker, steps) > done + 10));
         },
         absl::Seconds(20)))
         << "state not reached";
@@ -242,6 +249,21 @@ class FaultMatrix : public ::testing::Test {
     std::fflush(stdout);
   }
 
+  double HandoffFailures() const {
+    double sum = 0;
+    for (const char* worker :
+         {"prefill-0", "prefill-1", "decode-0", "decode-1"}) {
+      const auto metrics = cluster_->Scrape(worker);
+      if (!metrics.ok()) continue;
+      for (const auto& [series, value] : *metrics) {
+        if (absl::StartsWith(series, "baton_handoff_failures_total")) {
+          sum += value;
+        }
+      }
+    }
+    return sum;
+  }
+
   void Inject(const Cell& cell, const std::string& victim) {
     if (cell.fault == "kill") {
       cluster_->member(victim).process->Kill();
@@ -252,13 +274,18 @@ class FaultMatrix : public ::testing::Test {
       absl::SleepFor(absl::Seconds(5));
       cluster_->member(victim).process->Signal(SIGCONT);
     } else {
-      const std::string fault = cell.fault == "drop_link"
-                                    ? "transfer.drop_link*1=fire"
-                                    : "transfer.corrupt_segment*1=fire";
-      const char* delay = cell.victim == "prefill" ? cell.state.prefill_delay
-                                                   : cell.state.decode_delay;
+      const bool at_sender = cell.victim == "prefill";
+      const std::string fault = absl::StrCat(
+          "transfer.", at_sender ? "" : "receiver_",
+          cell.fault == "drop_link" ? "drop_link" : "corrupt_segment",
+          "*1=fire");
+      const char* delay =
+          at_sender ? cell.state.prefill_delay : cell.state.decode_delay;
+      const double before = HandoffFailures();
       ASSERT_OK(cluster_->Arm(victim, absl::StrCat(fault, ";", delay)));
-      absl::SleepFor(absl::Seconds(1));
+      EXPECT_TRUE(WaitFor([&] { return HandoffFailures() > before; },
+                          absl::Seconds(10)))
+          << "the fault hit no hand-off";
     }
   }
 

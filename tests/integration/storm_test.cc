@@ -115,7 +115,7 @@ TEST(CancelStorm, AThousandCancelsLeaveNothingBehind) {
         QuantileBound(*metrics, "baton_cancel_release_steps", 0.99);
     std::printf("%s: blocks back within %.0f steps (p99)\n", worker, p99);
     EXPECT_GE(p99, 0) << "no cancel was measured";
-    EXPECT_LE(p99, 2);
+    EXPECT_LT(p99, 2);
   }
   std::printf("finished %d, cancelled %d, refused %d\n", finished.load(),
               cancelled.load(), refused.load());
