@@ -34,20 +34,36 @@ bool IsRouter(const Member& member) {
   return absl::StartsWith(member.name, "router");
 }
 
+bool ToSocketAddress(const std::string& address, sockaddr_in* out) {
+  const std::vector<std::string> parts = absl::StrSplit(address, ':');
+  int port = 0;
+  if (parts.size() != 2 || !absl::SimpleAtoi(parts[1], &port)) return false;
+  out->sin_family = AF_INET;
+  out->sin_port = htons(static_cast<uint16_t>(port));
+  return inet_pton(AF_INET, parts[0].c_str(), &out->sin_addr) == 1;
+}
+
+// Bound and not listening: with SO_REUSEADDR on both, a server may bind beside
+// it, but the system gives the port to nobody. -1 when the port is taken.
+int HoldPort(const std::string& address) {
+  sockaddr_in at{};
+  if (!ToSocketAddress(address, &at)) return -1;
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int on = 1;
+  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  if (bind(fd, reinterpret_cast<sockaddr*>(&at), sizeof(at)) == 0) return fd;
+  close(fd);
+  return -1;
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> HttpGet(const std::string& address,
                                     const std::string& path) {
-  const std::vector<std::string> parts = absl::StrSplit(address, ':');
-  int port = 0;
-  if (parts.size() != 2 || !absl::SimpleAtoi(parts[1], &port)) {
-    return absl::InvalidArgumentError(address);
-  }
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in to{};
-  to.sin_family = AF_INET;
-  to.sin_port = htons(static_cast<uint16_t>(port));
-  inet_pton(AF_INET, parts[0].c_str(), &to.sin_addr);
+  if (!ToSocketAddress(address, &to))
+    return absl::InvalidArgumentError(address);
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const timeval timeout{.tv_sec = 5, .tv_usec = 0};
   setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
   std::string reply;
@@ -129,6 +145,7 @@ absl::StatusOr<std::unique_ptr<Cluster>> Cluster::Start(
 Cluster::~Cluster() {
   for (auto it = members_.rbegin(); it != members_.rend(); ++it) {
     if ((*it)->process != nullptr) (*it)->process->Kill();
+    for (const int fd : (*it)->held_ports) close(fd);
   }
   if (::testing::Test::HasFailure()) {
     ADD_FAILURE() << "logs kept in " << folder_;
@@ -200,10 +217,23 @@ absl::Status Cluster::Arm(const std::string& name, const std::string& spec) {
       absl::StrCat(name, " did not arm '", spec, "'"));
 }
 
-absl::Status Cluster::Restart(const std::string& name) {
+void Cluster::Kill(const std::string& name) {
   Member& m = member(name);
   if (m.process != nullptr) m.process->Kill();
-  return StartMember(&m);
+  if (!m.held_ports.empty()) return;
+  for (const std::string& address : {m.grpc, m.cluster, m.metrics}) {
+    const int fd = address.empty() ? -1 : HoldPort(address);
+    if (fd >= 0) m.held_ports.push_back(fd);
+  }
+}
+
+absl::Status Cluster::Restart(const std::string& name) {
+  Kill(name);
+  Member& m = member(name);
+  const absl::Status status = StartMember(&m);
+  for (const int fd : m.held_ports) close(fd);
+  m.held_ports.clear();
+  return status;
 }
 
 absl::StatusOr<v1::GetClusterStatusResponse> Cluster::Status(

@@ -38,7 +38,8 @@ struct Member {
   std::string cluster;     // router only
   std::string metrics;
   std::string log_file;
-  std::string fault_file;  // see Cluster::Arm
+  std::string fault_file;       // see Cluster::Arm
+  std::vector<int> held_ports;  // sockets, see Cluster::Kill
 };
 
 // Not thread-safe, except that clients may run while members are signalled.
@@ -61,6 +62,9 @@ class Cluster final {
   // in place of those armed before; returns when it has them. "" disarms.
   absl::Status Arm(const std::string& name, const std::string& spec);
 
+  // SIGKILL. Keeps the member's ports until Restart: the system would give them
+  // to any connection of this busy machine.
+  void Kill(const std::string& name);
   // Starts a dead member again on the same addresses (new incarnation).
   absl::Status Restart(const std::string& name);
   // Until `router` sees all workers serving with their current incarnation.

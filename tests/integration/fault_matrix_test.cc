@@ -266,7 +266,7 @@ class FaultMatrix : public ::testing::Test {
 
   void Inject(const Cell& cell, const std::string& victim) {
     if (cell.fault == "kill") {
-      cluster_->member(victim).process->Kill();
+      cluster_->Kill(victim);
       absl::SleepFor(absl::Milliseconds(200));
       ASSERT_OK(cluster_->Restart(victim));
     } else if (cell.fault == "stop") {
