@@ -320,7 +320,8 @@ absl::Status Cluster::WaitUntilIdle(absl::Duration timeout) const {
       }
       for (const char* series :
            {"baton_blocks{state=\"active\"}",
-            "baton_blocks{state=\"reserved_idle\"}", "baton_blocks_orphaned"}) {
+            "baton_blocks{state=\"reserved_idle\"}",
+            "baton_slots{state=\"used\"}", "baton_blocks_orphaned"}) {
         const auto it = metrics->find(series);
         if (it == metrics->end() || it->second != 0) {
           absl::StrAppend(&busy, " ", member->name, ":", series, "=",

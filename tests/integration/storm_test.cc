@@ -114,7 +114,8 @@ TEST(CancelStorm, AThousandCancelsLeaveNothingBehind) {
     const double p99 =
         QuantileBound(*metrics, "baton_cancel_release_steps", 0.99);
     std::printf("%s: blocks back within %.0f steps (p99)\n", worker, p99);
-    EXPECT_GE(p99, 0) << "no cancel was measured";
+    EXPECT_GT(metrics->at("baton_cancel_release_steps_count"), kRequests / 20)
+        << "hardly a cancel met a sequence that held blocks";
     EXPECT_LT(p99, 2);
   }
   std::printf("finished %d, cancelled %d, refused %d\n", finished.load(),
