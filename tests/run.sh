@@ -38,10 +38,12 @@ fi
 : "${build:=$root/build/test${sanitize:+-$sanitize}}"
 cmake -G Ninja -S "$root" -B "$build" -DBATON_FAULT_POINTS=ON \
   -DBATON_SANITIZE="$sanitize" >/dev/null
-select=(--label-exclude slow)
+select=(--label-exclude '^slow$')
 targets=()
 if ((${#labels[@]})); then
   select=(--label-regex "^($(IFS='|'; echo "${labels[*]}"))\$")
+  # Minutes each when instrumented; their parts have tests of their own.
+  [[ -z $sanitize ]] || select+=(--label-exclude '^model$')
   # The slow tests are further runs of binaries that have other labels.
   [[ " ${labels[*]} " == *" slow "* ]] || targets=("${labels[@]/#/tests_}")
 fi

@@ -43,6 +43,9 @@ function(baton_test)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 60)
   endif()
+  if(NOT BATON_SANITIZE STREQUAL "")
+    math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * 5")  # instrumented code is slow
+  endif()
   add_executable(${ARG_NAME} ${ARG_SRCS})
   target_link_libraries(${ARG_NAME} PRIVATE
     baton_compile_options ${ARG_DEPS} baton::testing

@@ -202,8 +202,7 @@ void Engine::HandleEvent(handoff::ReceiverEvent event) {
       options_.metrics->worker()->CountHandoffFailure(event.status);
       if (request->phase != Phase::kReserved) return;
       const bool deadline =
-          options_.clock->Now() >= request->start.deadline ||
-          event.status.code() == absl::StatusCode::kDeadlineExceeded;
+          request::InfoOf(event.status).reason == ErrorReason::kDeadline;
       EndRequest(request,
                  deadline ? request::MakeError(
                                 absl::StatusCode::kDeadlineExceeded,

@@ -312,7 +312,10 @@ absl::Status Run::Exhausted(const absl::Status& cause) const {
   const std::string message =
       absl::StrCat(failures_, " of ", context_->options.max_attempts,
                    " attempts failed; the last: ", cause.message());
-  if (cause.code() == absl::StatusCode::kDataLoss) {
+  // Either leg may be the first to say it, with a code of its own.
+  if (cause.code() == absl::StatusCode::kDataLoss ||
+      reason == ErrorReason::kHandoffRejected ||
+      reason == ErrorReason::kMismatch) {
     return request::MakeError(absl::StatusCode::kDataLoss, message,
                               {.reason = reason});
   }

@@ -159,10 +159,13 @@ TEST(LifecycleTest, ACommitThatIsRefusedStartsNothing) {
   rig.Prefill(*call);
   // A lease that ends between verification and the step loop's turn.
   rig.receiver.live.at(call->handoff).state = FakeReceiver::State::kAborted;
-  rig.receiver.events.push_back({.kind = handoff::ReceiverEventKind::kExpired,
-                                 .handoff = call->handoff,
-                                 .attempt = 1,
-                                 .status = absl::AbortedError("lease")});
+  rig.receiver.events.push_back(
+      {.kind = handoff::ReceiverEventKind::kExpired,
+       .handoff = call->handoff,
+       .attempt = 1,
+       .status = request::MakeError(absl::StatusCode::kDeadlineExceeded,
+                                    "the lease ended",
+                                    {.reason = ErrorReason::kWorkerLost})});
   rig.receiver.Quiet(call->handoff);
   rig.RunSteps();
   rig.Read(call.get());
@@ -244,9 +247,12 @@ TEST(LifecycleTest, AnEndedLeaseEndsTheCallAsAbortedOrDeadline) {
   for (const bool deadline : {false, true}) {
     DecodeRig rig;
     const auto call = rig.Start(SmallAsk());
-    rig.receiver.Expire(call->handoff,
-                        deadline ? absl::DeadlineExceededError("deadline")
-                                 : absl::AbortedError("no progress"));
+    // As the receiver says it: one code, told apart by the reason.
+    rig.receiver.Expire(
+        call->handoff,
+        request::MakeError(absl::StatusCode::kDeadlineExceeded, "ended",
+                           {.reason = deadline ? ErrorReason::kDeadline
+                                               : ErrorReason::kWorkerLost}));
     rig.receiver.Quiet(call->handoff);
     rig.engine().Iterate();
     rig.Read(call.get());
