@@ -123,7 +123,9 @@ class PrefillServiceTest : public EngineTest {
   }
   // Whether all memory came back in time.
   bool BecomesFree() {
-    const absl::Time end = Clock::Real()->Now() + absl::Seconds(10);
+    // A bound against hanging only: the step that runs ends first, and an
+    // instrumented step of 512 tokens takes ten seconds.
+    const absl::Time end = Clock::Real()->Now() + absl::Seconds(60);
     while (Clock::Real()->Now() < end) {
       // The loop's own turn publishes; each posted closure follows one.
       if (worker_->load().sequences == 0 &&
