@@ -60,11 +60,18 @@ alive() {
   return 0
 }
 
-stop_all() {
-  local file name pid pids=()
+# Names of everything that has a pid file here.
+names() {
+  local file
   for file in "$run"/*.pid; do
-    [[ -e $file ]] || continue
-    name=$(basename "$file" .pid)
+    if [[ -e $file ]]; then basename "$file" .pid; fi
+  done
+}
+
+# stop_these NAME...
+stop_these() {
+  local name pid pids=()
+  for name in "$@"; do
     pid=$(alive "$name")
     if [[ -n $pid ]]; then kill -TERM "$pid"; pids+=("$pid"); fi
   done
@@ -72,11 +79,25 @@ stop_all() {
     for _ in $(seq 400); do kill -0 "$pid" 2>/dev/null || break; sleep 0.1; done
     kill -KILL "$pid" 2>/dev/null || true
   done
-  rm -f "$run"/*.pid
+  for name in "$@"; do rm -f "$run/$name.pid"; done
   echo "stopped ${#pids[@]} processes"
 }
 
-if ((stop)); then stop_all; exit 0; fi
+# shellcheck disable=SC2046  # names have no spaces
+if ((stop)); then stop_these $(names); exit 0; fi
+
+# What runs must be what is asked for: other addresses or another model would
+# not reach the processes that run already.
+settings="--model $model --listen $listen --cluster $cluster --metrics-port $metrics_port"
+for name in $(names); do
+  [[ -n $(alive "$name") ]] || continue
+  running=$(cat "$run/settings" 2>/dev/null || true)
+  if [[ $running != "$settings" ]]; then
+    echo "$name runs with $running" >&2
+    echo "asked for: $settings; stop it first: deploy/quickstart.sh --stop" >&2
+    exit 1
+  fi
+done
 
 if ((install)); then baton_install "${BATON_BUILD_PACKAGES[@]}"; fi
 
@@ -90,6 +111,8 @@ cmake -G Ninja -S "$root" -B "$build" -DBATON_TESTS=OFF >"$run/build.log" 2>&1 &
   exit 1
 }
 bin=$build/bin
+echo "$settings" >"$run/settings"
+started=()
 
 # start NAME BINARY ARGUMENT...
 start() {
@@ -101,6 +124,7 @@ start() {
   fi
   setsid nohup "$bin/$binary" "$@" </dev/null >"$run/$name.log" 2>&1 &
   echo $! >"$run/$name.pid"
+  started+=("$name")
 }
 
 host=${listen%:*}
@@ -116,26 +140,30 @@ for ((i = 0; i < decode; ++i)); do
 done
 
 fail() {
+  local name
   echo "$1" >&2
-  for file in "$run"/*.pid; do
-    local name
-    name=$(basename "$file" .pid)
+  for name in $(names); do
     [[ -n $(alive "$name") ]] && continue
     echo "--- $name ended; last lines of $run/$name.log:" >&2
     tail -5 "$run/$name.log" >&2
   done
-  stop_all >&2
+  # Only what this call started: what ran before goes on.
+  stop_these ${started[@]+"${started[@]}"} >&2
   exit 1
 }
 
 for ((tries = 0; ; ++tries)); do
   serving=$("$bin/baton" status --cluster "$cluster" 2>/dev/null |
     grep -c ' serving ' || true)
+  # A worker that was just started again may still be listed as its dead
+  # predecessor: its own log says when the router knows it.
+  for name in ${started[@]+"${started[@]}"}; do
+    [[ $name == router ]] || grep -q ' registered ' "$run/$name.log" || serving=0
+  done
   ((serving >= prefill + decode)) && break
   ((tries < 300)) || fail "the workers did not serve within 60 s"
-  for file in "$run"/*.pid; do
-    [[ -n $(alive "$(basename "$file" .pid)") ]] ||
-      fail "$(basename "$file" .pid) ended at start"
+  for name in $(names); do
+    [[ -n $(alive "$name") ]] || fail "$name ended at start"
   done
   sleep 0.2
 done
