@@ -365,6 +365,33 @@ TEST_F(Serving, TimelineStagesAddUpToTheFirstToken) {
   EXPECT_GE(t.total_us(), t.first_token_us());
 }
 
+// The sum above holds by construction; that time lands in the right stage does
+// not. A delay of 300 ms is put into one stage at a time.
+TEST_F(Serving, TimelineFindsTheStageThatWasSlow) {
+  constexpr int64_t kDelayUs = 300'000;
+  struct Case {
+    const char* worker;
+    const char* fault;
+    int64_t (v1::Timeline::*slow)() const;
+    int64_t (v1::Timeline::*other)() const;
+  };
+  for (const Case& c :
+       {Case{"prefill-0", "prefill.after_step*1=sleep:300",
+             &v1::Timeline::prefill_us, &v1::Timeline::transfer_us},
+        Case{"decode-0", "decode.before_commit*1=sleep:300",
+             &v1::Timeline::transfer_us, &v1::Timeline::prefill_us}}) {
+    ASSERT_OK(cluster_->Arm(c.worker, c.fault));
+    const Output out = Ask(*cluster_, Greedy(RandomPrompt(8, 100), 4));
+    ASSERT_OK(cluster_->Arm(c.worker, ""));
+    ASSERT_OK(out.status);
+    // The router's clock starts a stage when it hears of it, a few ms late.
+    EXPECT_GE((out.finished.timeline().*c.slow)(), kDelayUs * 9 / 10)
+        << c.fault;
+    EXPECT_LT((out.finished.timeline().*c.other)(), kDelayUs / 2) << c.fault;
+    EXPECT_GE(out.finished.timeline().first_token_us(), kDelayUs) << c.fault;
+  }
+}
+
 TEST(Committed, PrefillMayDieAfterTheCommit) {
   const auto cluster = StartOrDie({});
   ASSERT_NE(cluster, nullptr);
